@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-pythons test-tier dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-balancer bench-groups bench-growth bench-partitions bench-cluster bench-cores bench-doubles bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing bench-tier versitygw cluster chaos chaos-nats simulate simulate-transactions test-simulation fuzz \
+  test-languages test-pythons test-tier dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-balancer bench-groups bench-growth bench-partitions bench-cluster bench-cores bench-doubles bench-nats bench-security bench-slow-replica bench-soak bench-spark bench-spark-sizing bench-testing bench-tier versitygw cluster chaos chaos-nats simulate simulate-transactions test-simulation fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.
@@ -215,6 +215,9 @@ bench-groups: $(JARS) ## bench: groups of both: 1,000 members, 10,000 groups
 
 bench-growth: $(JARS) ## bench: partitions, connections, groups, logs and Spark topics of both, as curves (ARGS="partitions --sizes 100 1000")
 	$(BIN)/python -m compat_tests.bench.growth $(ARGS)
+
+bench-soak: $(JARS) ## bench: a steady mixed load for two hours, with restarts (ARGS="--minutes 20 --life 5")
+	$(BIN)/python -m compat_tests.bench.soak $(ARGS)
 
 bench-balancer: $(INSTALLED) ## bench: plans of the balancer for 100 brokers with 10,000 partitions
 	$(BIN)/python -m compat_tests.bench.balancer $(ARGS)

@@ -10,6 +10,8 @@ import struct
 
 from crc32c import crc32c
 
+from compat_tests.harness.raw import STARTED_MS
+
 CLIENT_ID = b"bench"
 # Where a response's body starts: behind its size and, in flexible versions, the correlation id and no tags.
 _BODY = 4 + 4 + 1
@@ -20,8 +22,7 @@ def batch(records: int, value_size: int) -> bytes:
     """One uncompressed v2 batch of `records` records without keys, each value `value_size` bytes."""
     value = bytes(i * 31 % 251 for i in range(value_size))
     body = b"".join(_record(delta, value) for delta in range(records))
-    timestamp = 1_700_000_000_000
-    checked = struct.pack(">hiqqqhii", 0, records - 1, timestamp, timestamp, -1, -1, -1, records)
+    checked = struct.pack(">hiqqqhii", 0, records - 1, STARTED_MS, STARTED_MS, -1, -1, -1, records)
     checked += body
     return struct.pack(">qiibI", 0, 9 + len(checked), -1, 2, crc32c(checked)) + checked
 

@@ -59,7 +59,7 @@ def topic_of(broker: System, partitions: int = 1) -> Iterator[str]:
         return
     name = f"bench-{next(_topic_number)}"
     admin = _admin(broker.bootstrap)
-    topic = NewTopic(name, partitions, 1, config={"file.delete.delay.ms": "100", "retention.ms": "-1"})
+    topic = NewTopic(name, partitions, 1, config={"file.delete.delay.ms": "100"})
     admin.create_topics([topic])[name].result(30)
     driver.wait_until_served(broker.bootstrap, name)
     yield name

@@ -20,7 +20,7 @@ import resource
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,6 +36,7 @@ from spark_examples.shared.spark_session import local_spark
 Work: TypeAlias = Callable[[str, Path, Any], Figures]  # broker, folder, size
 
 _BROKERS = ("Apache Kafka", "Barnabas")
+_FILES = 1 << 16
 # What grows: in words, and the sizes by default.
 _KINDS: dict[str, tuple[str, Sequence[float]]] = {
     "partitions": ("partitions over three nodes, three replicas each", (100, 1000, 10_000)),
@@ -57,8 +58,7 @@ def main() -> int:
     parser.add_argument("--only", choices=_BROKERS, help="one of the brokers alone")
     parser.add_argument("--pictures", type=Path, help="also draw growth-<kind>.svg into this folder")
     options = parser.parse_args()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _raise_file_limit()
     for kind in options.kinds or _KINDS:
         of, sizes = _KINDS[kind]
         curves = Curves(of, f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, one run")
@@ -72,6 +72,15 @@ def main() -> int:
         if options.pictures is not None:
             (options.pictures / f"growth-{kind}.svg").write_text(curves.picture())
     return 0
+
+
+def _raise_file_limit() -> None:
+    """To what 20,000 connections take, or as far as it may."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (max(most, _FILES), most):
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+            return
 
 
 def _measure(curves: Curves, work: Work, broker: str, size: float) -> None:

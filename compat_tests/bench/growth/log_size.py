@@ -18,7 +18,7 @@ _TIMEOUT_S = 600
 def measure(broker: Broker, gigabytes: float) -> Figures:
     """One partition of this size. The broker runs."""
     batches = int(gigabytes * 1e9 / len(_BATCH))
-    create_topic(broker.bootstrap, _TOPIC, configs={"retention.ms": "-1"})
+    create_topic(broker.bootstrap, _TOPIC)
     driver.produce_many(broker.bootstrap, _TOPIC, _BATCH, _RECORDS, batches)
     stopping = time.perf_counter()
     broker.stop(timeout=_TIMEOUT_S)

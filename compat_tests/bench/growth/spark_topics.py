@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name that every PySpark page uses)
 
-from compat_tests.bench import prepared
+from compat_tests.bench import driver, prepared
 from compat_tests.bench.growth.curves import Figures
 from compat_tests.bench.workloads import cpu_seconds
 from compat_tests.harness import raw
@@ -24,12 +24,11 @@ def measure(spark: SparkSession, folder: Path, broker: Broker, topics: int) -> F
     """Topics of one partition. The broker runs."""
     names = [f"growth-{topics}-{number}" for number in range(topics)]
     for first in range(0, topics, 100):
-        create_topics(
-            broker.bootstrap, {name: {"retention.ms": "-1"} for name in names[first : first + 100]}, 1
-        )
+        create_topics(broker.bootstrap, {name: {} for name in names[first : first + 100]}, 1)
     batch = prepared.batch(_RECORDS, 100)
     with RawConnection(broker.bootstrap) as connection:
         for name in names:
+            driver.wait_until_served(broker.bootstrap, name)
             assert raw.produce(connection, name, batch)[0] == 0
     figures: dict[str, float] = {}
     cpu, started = cpu_seconds(broker.pid), time.perf_counter()
