@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.core_nodes import nodes_of, runs
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.tls_files import TlsFiles
 from compat_tests.harness.topics import create_topic
 
 pytestmark = [pytest.mark.barnabas_only, pytest.mark.sockets]
@@ -118,6 +120,22 @@ def test_clients_use_both_nodes_and_both_are_measured(fresh_broker: BrokerFactor
         assert (code, answer_text["reasons"]) == (503, ["node 2: it has not answered within 3 s"])
     finally:
         os.kill(nodes_of(broker.pid)[2], signal.SIGCONT)
+
+
+def test_tls_for_clients_and_between_the_nodes(fresh_broker: BrokerFactory, tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path)
+    given = settings(inter_broker_listener_name="SSL", min_insync_replicas="2")
+    tls = consecutive_ports()
+    given["listeners"] += f",SSL://127.0.0.1:{tls}"
+    fresh_broker({**given, **files.properties()})
+    where = {"bootstrap_servers": f"127.0.0.1:{tls}", **files.kafka_python()}
+    with closing(KafkaAdminClient(**where)) as admin:
+        admin.create_topics({"topic": {"num_partitions": PARTITIONS, "replication_factor": 2}})
+    with closing(KafkaProducer(**where, acks="all")) as producer:
+        sent = [producer.send("topic", b"%d" % number, partition=number % PARTITIONS) for number in range(80)]
+        assert [future.get(60).offset for future in sent] == [number // PARTITIONS for number in range(80)]
+    with closing(KafkaConsumer("topic", **where, auto_offset_reset="earliest")) as consumer:
+        assert sorted(int(next(consumer).value) for _ in range(80)) == [*range(80)]
 
 
 @pytest.mark.parametrize("killed", NODE_IDS)

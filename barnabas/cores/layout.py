@@ -6,6 +6,7 @@ No I/O but the reading of folders in `check_folders`.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 CORES: Final = "barnabas.cores"
 AUTO: Final = "auto"
+CGROUPS: Final = Path("/sys/fs/cgroup")
 LOOPBACK: Final = "127.0.0.1"
 CONSOLE: Final = "barnabas.console.listener"
 PORT_MAX: Final = 65535
@@ -54,9 +56,25 @@ def count_of(text: str) -> int:
     """The number of nodes that a value of barnabas.cores stands for."""
     if text != AUTO:
         return int(text)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return math.ceil(min(cpus, cpu_quota(CGROUPS)))
+
+
+def cpu_quota(cgroups: Path) -> float:
+    """CPUs that this process's control groups (version 2, at `cgroups`) let it use, as in a container with a limit; infinite
+    without one. The process sees its own group as the root, or a path below it."""
+    try:
+        named = Path("/proc/self/cgroup").read_text().partition("0::/")[2].partition("\n")[0]
+    except OSError:
+        return math.inf
+    quotas = [math.inf]
+    for folder in (cgroups / named, *(cgroups / named).parents):
+        try:
+            quota, _, period = (folder / "cpu.max").read_text().partition(" ")
+            quotas.append(int(quota) / int(period))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return min(quotas)
 
 
 def nodes_of(

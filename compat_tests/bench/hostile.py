@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 
@@ -62,8 +62,12 @@ def beside(broker: Broker, seconds: float) -> Measures:
 
 def wait_for_rest(brokers: Iterable[Broker], timeout_s: float = 120) -> None:
     """Wait until all brokers are idle; a JVM may work on earlier requests for a long time."""
+    wait_until_idle([broker.pid for broker in brokers], timeout_s)
+
+
+def wait_until_idle(pids: Sequence[int], timeout_s: float = 120) -> None:
+    """Wait until the processes together take less than a tenth of a core."""
     deadline = time.monotonic() + timeout_s
-    pids = [broker.pid for broker in brokers]
     while time.monotonic() < deadline:
         before = sum(map(cpu_seconds, pids))
         time.sleep(1)

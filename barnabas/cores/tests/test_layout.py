@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.controller.config.validators import ConfigError
-from barnabas.cores.layout import CoreNode, PrivatePorts, check_folders, count_of, nodes_of
+from barnabas.cores import layout
+from barnabas.cores.layout import CoreNode, PrivatePorts, check_folders, count_of, cpu_quota, nodes_of
 from barnabas.extensions import EXTENSIONS
 
 PORTS = PrivatePorts(40_000, [40_001, 40_002])
@@ -143,6 +145,18 @@ def test_values() -> None:
     for wrong in ("", "0", "-1", "two", "1025"):
         with pytest.raises(ConfigError, match=r"barnabas\.cores: it must be auto or a number"):
             config_of(barnabas_cores=wrong)
+
+
+def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cpu_quota(tmp_path) == math.inf
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert cpu_quota(tmp_path) == math.inf
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert cpu_quota(tmp_path) == 1.5
+    monkeypatch.setattr(layout, "CGROUPS", tmp_path)
+    assert count_of("auto") == min(2, len(os.sched_getaffinity(0)))
+    (tmp_path / "cpu.max").write_text("1000 100000\n")
+    assert count_of("auto") == 1
 
 
 def with_data(directory: Path) -> None:

@@ -6,6 +6,7 @@
     groups       with offsets
     log          size of one partition, in GB
     topics       in one job of Spark
+    nodes        of one machine under barnabas.cores, which Kafka does not have
 
 For each size the brokers run one after the other, each with a new directory. What one of them can't do is missing in the table; the
 reason is logged.
@@ -27,7 +28,7 @@ from typing import Any, TypeAlias
 
 from compat_tests.bench.__main__ import say
 from compat_tests.bench.groups import SETTINGS
-from compat_tests.bench.growth import cluster_partitions, connections, groups, log_size, spark_topics
+from compat_tests.bench.growth import cluster_partitions, connections, cores, groups, log_size, spark_topics
 from compat_tests.bench.growth.curves import Curves, Figures
 from compat_tests.bench.startup import make_brokers
 from compat_tests.harness.broker import Broker
@@ -45,6 +46,7 @@ _KINDS: dict[str, tuple[str, Sequence[float]]] = {
     "groups": ("groups with offsets", (100, 1000, 10_000)),
     "log": ("GB in one partition", (0.1, 1, 4, 12)),
     "topics": ("topics in one job of Spark", (10, 100, 1000)),
+    "nodes": ("nodes of one machine under barnabas.cores", (2, 4, 8, 16, 32, 64)),
 }
 
 
@@ -66,7 +68,7 @@ def main() -> int:
             work = _WORK[kind](ends)
             for size in options.sizes or sizes:
                 for broker in _BROKERS:
-                    if options.only in (None, broker):
+                    if options.only in (None, broker) and (kind, broker) != ("nodes", "Apache Kafka"):
                         _measure(curves, work, broker, size)
         print(f"{of}, {curves.note}:\n\n{curves.table()}\n", flush=True)
         if options.pictures is not None:
@@ -86,7 +88,7 @@ def _raise_file_limit() -> None:
 def _measure(curves: Curves, work: Work, broker: str, size: float) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-growth-") as folder:
         try:
-            figures = work(broker, Path(folder), size)
+            figures = work(broker, Path(folder), size if size % 1 else int(size))
         except Exception as error:  # noqa: BLE001 - the other sizes and brokers have figures
             say(f"{size:,g} {curves.of}: {broker}: {error!r}")
             return
@@ -103,7 +105,7 @@ def _on_one(work: Callable[[Broker, Any], Figures], broker: str, folder: Path, s
     made.settings.update(SETTINGS)
     made.start()
     try:
-        return work(made, size if size % 1 else int(size))
+        return work(made, size)
     finally:
         if made.alive():
             made.kill()
@@ -127,6 +129,7 @@ _WORK: dict[str, Callable[[ExitStack], Work]] = {
     "groups": lambda _: partial(_on_one, groups.offsets),
     "log": lambda _: partial(_on_one, log_size.measure),
     "topics": _of_spark,
+    "nodes": lambda _: cores.measure,
 }
 
 
