@@ -64,6 +64,7 @@ PROC = {
     "/proc/stat": "as /proc/self/stat",
     "/proc/self/io": "and without what it reads from disks and writes to them",
     "/proc/self/fd": "and without its open files; a private key is passed to OpenSSL in a temporary file",
+    "/proc/self/cgroup": "barnabas.cores=auto does without a limit of CPUs",
     "/proc/sys/kernel/random/boot_id": "only a clean stop's attendance of NATS is believed: gaps begin earlier",
     "/proc/sys/net/ipv4/ip_local_port_range": "ports of tests are chosen below those that IANA leaves to connections",
 }
