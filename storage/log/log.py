@@ -39,7 +39,7 @@ from barnabas.storage.log.log_producers import LogProducers
 from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.producer_recovery import ProducerRecovery
 from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
-from barnabas.storage.log.recovery import LoadedLog, LogLoader
+from barnabas.storage.log.recovery import LoadedLog, LogLoader, new_log
 from barnabas.storage.log.segments import NOTHING_READ, AuxState, LogSegments, ReadResult, RemoteReads
 from barnabas.storage.log.timestamps import TimestampOffset
 from barnabas.storage.log.validation import Inspected
@@ -165,6 +165,37 @@ class Log:
             self.flusher,
             config,
             end_offset,
+        )
+
+    @classmethod
+    def create(
+        cls,
+        disk: Disk,
+        runtime: Runtime,
+        log_dir: str,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        *,
+        events: LogEvents = _NO_EVENTS,
+    ) -> Log:
+        """A new log in `<log_dir>/<topic>-<partition>`, which has just been made. OSError when the disk refuses."""
+        name = f"{topic}-{partition}"
+        files = PartitionDirectory(disk, log_dir, f"{log_dir}/{name}", name)
+        return cls(
+            files,
+            runtime,
+            topic,
+            partition,
+            topic_id,
+            config,
+            new_log(files, runtime.time_ms()),
+            clean=True,
+            recovery_point=0,
+            log_start_offset=0,
+            high_watermark=None,
+            events=events,
         )
 
     @classmethod

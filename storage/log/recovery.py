@@ -63,6 +63,14 @@ class LoadedLog(msgspec.Struct):
     gap_from: int | None = None  # where records were before the crash, but for those of a segment further on
 
 
+def new_log(directory: PartitionDirectory, now_ms: int) -> LoadedLog:
+    """An empty log in a directory that has just been made, and so holds nothing to load."""
+    producers = ProducerRecovery(directory, (), 0)
+    producers.offset = producers.snapshot_offset = 0
+    segments = LogSegments([Segment.create(directory.disk, directory.path, 0, now_ms)])
+    return LoadedLog(segments, 0, LeaderEpochCache(directory), False, producers)
+
+
 class LogLoader:
     """Opens the log in `directory`, and recovers it unless it was stopped cleanly. `load` once; OSError when the directory
     can't be read or written."""

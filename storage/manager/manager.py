@@ -399,7 +399,7 @@ class LogManager:
         try:
             with_id = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
             write_rest(with_id, format_partition_metadata(topic_id), 0, 0)
-            return Log.open(
+            return Log.create(
                 self._disk, self._runtime, log_dir, topic, partition, topic_id, config, events=self._events
             )
         except OSError:
