@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, one
-from barnabas.controller.balancer.planner import GOALS
+from barnabas.controller.balancer.moves import GOALS
 from barnabas.controller.metadata.image import NO_LEADER
 
 if TYPE_CHECKING:

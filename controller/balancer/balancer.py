@@ -2,8 +2,9 @@
 
 A move of a replica is a reassignment as a user begins one (KIP-455), so kafka-reassign-partitions.sh lists it, and throttles that are
 configured slow it down (KIP-73). A change of a leader is a reassignment to the same replicas in another order and a preferred
-election. At most MOVES_AT_ONCE partitions of the cluster are being reassigned when one begins, those of users included. A partition
-that a user reassigns is left alone, and one that was moved stays for barnabas.balancer.rest.ms.
+election. The two of a swap begin together or not at all. At most MOVES_AT_ONCE partitions of the cluster are being reassigned when
+one begins, those of users included. A partition that a user reassigns is left alone, and one that was moved stays for
+barnabas.balancer.rest.ms.
 
 There is no plan while a load report is missing or older than three intervals, or while a broker has been away for less than the
 rest. A controller that has become active makes no move before the rest is over: it does not know what the last one moved.
@@ -19,7 +20,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.balancer.load_reports import ClusterLoads, LoadReport
-from barnabas.controller.balancer.planner import Key, Move, Plan, plan
+from barnabas.controller.balancer.moves import Group, Key, Move, Plan
+from barnabas.controller.balancer.planner import plan
 from barnabas.controller.config.topic_configs import observers_of
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.operations.elections import PREFERRED, elect_leaders
@@ -67,7 +69,7 @@ class Balancer:
         self._active_since = 0.0
         self._is_planning = False
         self._timer: Timer | None = None
-        self._waiting: deque[Move] = deque()  # of the plan
+        self._waiting: deque[Group] = deque()  # of the plan
         self._moving: dict[Key, Move] = {}
         self._begun: set[Key] = set()  # of those: reassignments that are committed
         self._is_beginning = False
@@ -212,14 +214,13 @@ class Balancer:
             if mode == PLAN:
                 log.info("the same for kafka-reassign-partitions.sh --execute: %s", found.reassignment())
         if mode == ON and self._runtime.monotonic() - self._active_since >= self._rest_s():
-            self._waiting.extend(found.moves)
+            self._waiting.extend(found.groups)
             self._begin_next()
 
     # -- moving
 
     def _metadata_changed(self, image: MetadataImage) -> None:
-        if not self._begun:
-            return
+        has_ended = False
         for key in tuple(self._begun):
             move = self._moving[key]
             state = _state_of(image, move)
@@ -227,34 +228,44 @@ class Balancer:
                 if state is not None and _wanted_of(state, move) == move.target:
                     self.moved[True] += 1
                 self._end(move)
-        self._begin_next()
+                has_ended = True
+        if has_ended:
+            self._begin_next()
 
     def _begin_next(self) -> None:
         if self._is_beginning:  # a move has ended within `_begin`: the loop below goes on
             return
         if self._mode() != ON:
             self._waiting.clear()
+        if not self._waiting or len(self._moving) >= MOVES_AT_ONCE:
+            return
+        at_once = MOVES_AT_ONCE - self._reassigned_by_others()
         self._is_beginning = True
         try:
-            while self._waiting and len(self._moving) + self._reassigned_by_others() < MOVES_AT_ONCE:
+            while self._waiting and len(self._moving) + len(self._waiting[0]) <= at_once:
                 self._begin(self._waiting.popleft())
         finally:
             self._is_beginning = False
 
-    def _begin(self, move: Move) -> None:
-        self._moving[move.key] = move
-        self._moved_at[move.key] = self._runtime.monotonic()
+    def _begin(self, group: Group) -> None:
+        for move in group:
+            self._moving[move.key] = move
+            self._moved_at[move.key] = self._runtime.monotonic()
 
         def begun(is_begun: bool) -> None:
-            if not is_begun:
-                self._end(move)
-            elif not move.copies:
-                self._elect(move)
-            elif move.key in self._moving:
-                self._begun.add(move.key)
+            for move in group:
+                if not is_begun:
+                    self._end(move)
+                elif not move.copies:
+                    self._elect(move)
+                elif move.key in self._moving:
+                    self._begun.add(move.key)
             self._metadata_changed(self._controller.image)
+            self._begin_next()
 
-        self._controller.run(lambda image: _reassign(image, self._settings, move), begun, self._failed(move))
+        self._controller.run(
+            lambda image: _reassign(image, self._settings, group), begun, self._failed(*group)
+        )
 
     def _end(self, move: Move) -> None:
         self._moving.pop(move.key, None)
@@ -277,11 +288,12 @@ class Balancer:
             lambda image: elect_leaders(image, self._settings, request), elected, self._failed(move)
         )
 
-    def _failed(self, move: Move) -> Callable[[ErrorCode, str], object]:
+    def _failed(self, *moves: Move) -> Callable[[ErrorCode, str], object]:
         def failed(_error: ErrorCode, message: str) -> None:
-            self._end(move)
-            if self._is_active:
-                log.warning("%s-%d could not be moved: %s", move.topic, move.partition, message)
+            for move in moves:
+                self._end(move)
+                if self._is_active:
+                    log.warning("%s-%d could not be moved: %s", move.topic, move.partition, message)
 
         return failed
 
@@ -334,38 +346,49 @@ def _is_active(image: MetadataImage, broker_id: int) -> bool:
     return broker is not None and broker.is_active
 
 
-def _request(move: Move, replicas: list[int] | None) -> AlterPartitionReassignmentsRequest:
-    partition = ReassignablePartition(partition_index=move.partition, replicas=replicas)
-    return AlterPartitionReassignmentsRequest(
-        allow_replication_factor_change=False,
-        topics=[ReassignableTopic(name=move.topic, partitions=[partition])],
+def _request(move: Move, replicas: list[int] | None) -> ReassignableTopic:
+    return ReassignableTopic(
+        name=move.topic,
+        partitions=[ReassignablePartition(partition_index=move.partition, replicas=replicas)],
     )
 
 
-def _cancel(image: MetadataImage, settings: ControllerSettings, move: Move) -> Decision[None]:
+def _alter(
+    image: MetadataImage, settings: ControllerSettings, topics: list[ReassignableTopic]
+) -> Decision[bool]:
+    """Alter all of these reassignments, or none. The response is whether they are altered."""
+    request = AlterPartitionReassignmentsRequest(allow_replication_factor_change=False, topics=topics)
+    decision = alter_reassignments(image, settings, request)
+    if any(each.error_code for topic in decision.response.responses for each in topic.partitions):
+        return Decision([], False)
+    return Decision(decision.records, True)
+
+
+def _cancel(image: MetadataImage, settings: ControllerSettings, move: Move) -> Decision[bool]:
     """Take the move back, if the partition is still on its way."""
     state = _state_of(image, move)
     if state is None or not _is_on_its_way(state, move):
-        return Decision([], None)
-    return Decision(alter_reassignments(image, settings, _request(move, None)).records, None)
+        return Decision([], False)
+    return _alter(image, settings, [_request(move, None)])
 
 
-def _reassign(image: MetadataImage, settings: ControllerSettings, move: Move) -> Decision[bool]:
-    """Begin the move, if the partition is still as it was planned. The response is whether it has begun."""
+def _reassign(image: MetadataImage, settings: ControllerSettings, group: Group) -> Decision[bool]:
+    """Begin the moves, if all the partitions are still as they were planned. The response is whether they have begun."""
+    if not all(_is_as_planned(image, move) for move in group):
+        return Decision([], False)
+    return _alter(image, settings, [_request(move, move.target) for move in group])
+
+
+def _is_as_planned(image: MetadataImage, move: Move) -> bool:
     state = _state_of(image, move)
     topic = image.topics.get(move.topic)
     if state is None or topic is None or topic.topic_id != move.topic_id:
-        return Decision([], False)
+        return False
     observers = observers_of(image.topic_configs(move.topic))
-    replicas = [replica for replica in state.replicas if replica not in observers]
-    if (
-        replicas != move.current
-        or state.leader != move.leader
-        or state.adding_replicas
-        or state.removing_replicas
-        or not all(_is_active(image, each) for each in move.target if each not in move.current)
-    ):
-        return Decision([], False)
-    decision = alter_reassignments(image, settings, _request(move, move.target))
-    result = decision.response.responses[0].partitions[0]
-    return Decision(decision.records, not result.error_code)
+    return (
+        [replica for replica in state.replicas if replica not in observers] == move.current
+        and state.leader == move.leader
+        and not state.adding_replicas
+        and not state.removing_replicas
+        and all(_is_active(image, each) for each in move.target if each not in move.current)
+    )

@@ -5,7 +5,7 @@ replicas of a partition spread over racks. Then three that each keep every broke
 leaders take in, those that they give out, and the number of replicas.
 
 For each of these a change of leaders, which copies nothing, is tried before a replica is moved, and small partitions are moved before
-large ones. A move
+large ones. Where no move helps with bytes, two partitions are swapped, which moves the difference of their loads. A move or swap
 - never puts two replicas on one broker, replicas closer together in racks, or more on a disk than it can hold,
 - makes the larger of the two brokers' loads smaller, by a fifth of what it moves at least,
 - takes no broker out of the range of a goal that comes earlier, nor further out of it.
@@ -14,12 +14,12 @@ So a plan ends, and the plan of a balanced cluster is empty. A partition is move
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-import msgspec
-
+from barnabas.controller.balancer.moves import GOALS, Group, Key, Move, Plan
 from barnabas.controller.config.topic_configs import observers_of
 from barnabas.controller.metadata.image import (
     BrokerRegistration,
@@ -33,12 +33,10 @@ if TYPE_CHECKING:
     from barnabas.controller.balancer.load_reports import LoadReport, PartitionLoad
     from barnabas.runtime.slices import Steps
 
-Key = tuple[bytes, int]  # a partition: topic id, index
-
 BYTES_IN: Final = 0
 BYTES_OUT: Final = 1
 REPLICAS: Final = 2
-GOALS: Final = ("bytes_in", "bytes_out", "replicas")
+Loads: TypeAlias = tuple[float, float, float]  # by goal
 
 RANGE: Final = 0.1  # of the average, by which brokers may differ from it
 RANGE_MIN: Final = (100_000.0, 100_000.0, 1.0)  # bytes per second, and replicas: less is not worth a move
@@ -49,79 +47,16 @@ RELEASED_AT_ONCE: Final = 200
 MOVES_MAX: Final = 1000  # in one plan
 TARGETS_MAX: Final = 10  # brokers tried for one replica
 CANDIDATES_MAX: Final = 50  # replicas of one broker tried for a goal: the cheapest
-
-
-class Move(msgspec.Struct, frozen=True):
-    """A partition's replicas, in order of preference and without observers, before and after. `leader`: before. `size`: bytes to copy,
-    0 where only the leader changes, to the first replica. `reason`: the goal, or drain, slow, racks or disk."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    current: list[int]
-    target: list[int]
-    leader: int
-    size: int
-    reason: str
-
-    @property
-    def key(self) -> Key:
-        return self.topic_id, self.partition
-
-    @property
-    def copies(self) -> bool:
-        """Whether a replica moves, and not only the leader."""
-        return set(self.current) != set(self.target)
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """Moves in the order in which they are made. `imbalance`, `imbalance_after`: for each of GOALS the largest difference of a broker
-    from the average, as a part of it: 0.1 is a tenth."""
-
-    moves: list[Move]
-    imbalance: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    imbalance_after: tuple[float, float, float] = (0.0, 0.0, 0.0)
-
-    @property
-    def size(self) -> int:
-        """Bytes to copy."""
-        return sum(move.size for move in self.moves)
-
-    def reassignment(self) -> str:
-        """The JSON that kafka-reassign-partitions.sh --execute reads."""
-        partitions = [
-            {"topic": move.topic, "partition": move.partition, "replicas": move.target} for move in self.moves
-        ]
-        return json.dumps({"version": 1, "partitions": partitions})
-
-    def table(self) -> str:
-        """The moves and what they change, for the log."""
-        rows = [("partition", "replicas", "become", "bytes to copy", "for")]
-        rows += [
-            (
-                f"{each.topic}-{each.partition}",
-                str(each.current),
-                str(each.target),
-                str(each.size),
-                each.reason,
-            )
-            for each in self.moves
-        ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        goals = zip(GOALS, self.imbalance, self.imbalance_after, strict=True)
-        lines += [f"{name}: {before:.1%} from the average, then {after:.1%}" for name, before, after in goals]
-        return "\n".join(lines)
+SWAP_BROKERS_MAX: Final = 15  # with which one broker may swap partitions
+SWAP_CANDIDATES_MAX: Final = 30  # partitions of either broker
+SWAP_PART_MIN: Final = 0.05  # of what a broker has too much or too little: less is not worth a swap
 
 
 class _Broker:
     """A broker as it will be when the moves planned so far are done. `loads`: by goal."""
 
     __slots__ = (
-        "broker_id", "free", "holds", "is_counted", "is_drained", "is_slow", "leads", "leaving", "loads", "may_lead", "rack",
+        "broker_id", "free", "holds", "is_counted", "is_drained", "is_slow", "leads", "leads_bytes", "leaving", "loads", "may_lead", "rack",
         "takes_replicas", "total",
     )  # fmt: skip
 
@@ -137,6 +72,7 @@ class _Broker:
         self.is_counted = self.takes_replicas  # in the averages
         self.loads = [0.0, 0.0, 0.0]
         self.leads: dict[_Partition, None] = {}
+        self.leads_bytes = 0.0  # of those that are reported one by one
         self.holds: dict[_Partition, None] = {}
         self.leaving = 0  # bytes that the moves take away: they are free only when the moves are done
         self.free, self.total = (0, 0) if report is None else (report.usable_bytes, report.total_bytes)
@@ -153,7 +89,7 @@ class _Partition:
     """A partition as it will be. `is_fixed`: it is not moved, or has been."""
 
     __slots__ = (
-        "index", "is_fixed", "isr", "lagging", "leader", "loads", "observers", "replicas", "size", "topic", "topic_id",
+        "index", "is_fixed", "isr", "lagging", "leader", "loads", "observers", "racks", "replicas", "size", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -167,8 +103,9 @@ class _Partition:
         if observers or state.removing_replicas:
             gone = observers.union(state.removing_replicas)
             self.replicas = [replica for replica in state.replicas if replica not in gone]
+        self.racks: tuple[str, ...] = ()  # of the replicas, as long as none has moved
         self.isr = state.isr
-        self.lagging: list[int] = []  # replicas that are not in sync
+        self.lagging: Sequence[int] = ()  # replicas that are not in sync
         if len(state.isr) < len(self.replicas):
             self.lagging = [replica for replica in self.replicas if replica not in state.isr]
         self.leader = state.leader
@@ -219,40 +156,47 @@ class _Planner:
         self._racks = {broker.rack for broker in self._counted}
         self._has_racks = len({broker.rack for broker in self._brokers.values()}) > 1
         self._partitions: list[_Partition] = []
+        self._crowded: list[_Partition] = []  # two of their replicas share a rack
         # By goal: the lowest load of the range, those between which a broker is once it was outside, and the highest. So a load that
         # changes a little begins no move.
         self._bounds: list[tuple[float, float, float, float]] = []
         self._averages = (0.0, 0.0, 0.0)
-        self._urgent: list[Move] = []
-        self._moves: list[Move] = []
+        self._ordered: dict[tuple[int, int], list[_Partition]] = {}  # by goal and broker, what may leave it
+        self._surplus: dict[tuple[int, int], list[_Partition]] = {}  # by goal and broker, what it leads
+        self._urgent: list[Group] = []
+        self._groups: list[Group] = []
 
     # -- the cluster as it is
 
     def read(self, fixed: Collection[Key]) -> Steps[None]:
         known = yield from self._known_loads()
+        brokers, rack_count = self._brokers, len(self._racks)
         unreported: dict[int, list[_Partition]] = {}
-        reported: dict[int, list[float]] = {}  # sums of bytes in and out and size, by leader
         for topic in tuple(self._image.topics.values()):
             observers = observers_of(self._image.topic_configs(topic.name))
             for index, state in tuple(topic.partitions.items()):
                 yield None
                 partition = _Partition(topic, index, state, observers)
-                replicas = partition.replicas
                 key = (topic.topic_id, index)
-                leader = self._brokers.get(partition.leader)
-                partition.is_fixed = bool(
+                leader = brokers.get(partition.leader)
+                if (
                     leader is None
                     or state.adding_replicas
                     or state.removing_replicas
                     or key in fixed
-                    or partition.leader not in replicas
-                    or any(replica not in self._brokers for replica in replicas)
-                )
+                    or partition.leader not in partition.replicas
+                ):
+                    partition.is_fixed = True
                 self._partitions.append(partition)
-                for replica in replicas:
-                    if (broker := self._brokers.get(replica)) is not None:
-                        broker.holds[partition] = None
-                        broker.loads[REPLICAS] += 1
+                held_by = [broker for each in partition.replicas if (broker := brokers.get(each)) is not None]
+                partition.racks = racks = tuple([broker.rack for broker in held_by])
+                if rack_count > 1 and len(set(racks)) < len(racks):
+                    self._crowded.append(partition)
+                if len(held_by) < len(partition.replicas):
+                    partition.is_fixed = True
+                for broker in held_by:
+                    broker.holds[partition] = None
+                    broker.loads[REPLICAS] += 1
                 if leader is None:
                     continue
                 leader.leads[partition] = None
@@ -262,13 +206,10 @@ class _Planner:
                     continue
                 partition.loads = (load.bytes_in, load.bytes_out, 1.0)
                 partition.size = load.size
-                sums = reported.setdefault(partition.leader, [0.0, 0.0, 0.0])
-                sums[0] += load.bytes_in
-                sums[1] += load.bytes_out
-                sums[2] += load.size
                 leader.loads[BYTES_IN] += load.bytes_in
                 leader.loads[BYTES_OUT] += load.bytes_out
-        yield from self._spread(unreported, reported)
+                leader.leads_bytes += load.size
+        yield from self._spread(unreported)
 
     def _known_loads(self) -> Steps[dict[Key, PartitionLoad]]:
         """By partition; the leader's report rather than that of a broker that was the leader before."""
@@ -289,24 +230,21 @@ class _Planner:
             yield None
         return known
 
-    def _spread(
-        self, unreported: Mapping[int, list[_Partition]], reported: Mapping[int, list[float]]
-    ) -> Steps[None]:
+    def _spread(self, unreported: Mapping[int, list[_Partition]]) -> Steps[None]:
         """The rest of a leader's load is that of its partitions that are not among the busiest, in equal parts."""
         for broker_id, partitions in unreported.items():
             report = self._reports.get(broker_id)
             if report is None:
                 continue
-            sums = reported.get(broker_id, [0.0, 0.0, 0.0])
-            rates = [
-                max(total - part, 0.0) / len(partitions)
-                for total, part in zip((report.bytes_in, report.bytes_out, report.size), sums, strict=True)
-            ]
+            broker, count = self._brokers[broker_id], len(partitions)
+            bytes_in = max(report.bytes_in - broker.loads[BYTES_IN], 0.0) / count
+            bytes_out = max(report.bytes_out - broker.loads[BYTES_OUT], 0.0) / count
+            size = max(report.size - broker.leads_bytes, 0.0) / count
             for partition in partitions:
                 yield None
-                partition.loads, partition.size = (rates[0], rates[1], 1.0), rates[2]
-            self._brokers[broker_id].loads[BYTES_IN] += rates[0] * len(partitions)
-            self._brokers[broker_id].loads[BYTES_OUT] += rates[1] * len(partitions)
+                partition.loads, partition.size = (bytes_in, bytes_out, 1.0), size
+            broker.loads[BYTES_IN] += bytes_in * count
+            broker.loads[BYTES_OUT] += bytes_out * count
 
     # -- the moves
 
@@ -323,18 +261,22 @@ class _Planner:
         yield from self._leave(
             "disk", [each for each in self._counted if each.is_full], lambda broker: broker.is_full
         )
-        self._urgent, self._moves = self._moves, []
-        for goal in (BYTES_IN, BYTES_OUT, REPLICAS):
-            if goal != REPLICAS:
-                yield from self._move_leaders(goal)
+        self._urgent, self._groups = self._groups, []
+        for goal in (BYTES_IN, BYTES_OUT):
+            yield from self._move_leaders(goal)
             yield from self._move_replicas(goal)
-        moves = [*self._urgent, *sorted(self._moves, key=lambda move: move.size)]
+            yield from self._swap(goal)
+        yield from self._move_replicas(REPLICAS)
+        groups = [*self._urgent, *sorted(self._groups, key=_size_of)]
         after = self._imbalance()
         yield from self._release()
-        return Plan(moves, before, after)
+        return Plan(groups, before, after)
 
     def _release(self) -> Steps[None]:
         """Free the model in steps: of 10,000 partitions at once it would take 10 ms."""
+        self._crowded.clear()
+        self._ordered.clear()
+        self._surplus.clear()
         for broker in self._brokers.values():
             broker.leads.clear()
             broker.holds.clear()
@@ -360,7 +302,7 @@ class _Planner:
         return found[0], found[1], found[2]
 
     def _is_done(self) -> bool:
-        return len(self._moves) + len(self._urgent) >= MOVES_MAX
+        return len(self._groups) + len(self._urgent) >= MOVES_MAX
 
     def _leave(
         self, reason: str, brokers: list[_Broker], must_leave: Callable[[_Broker], bool]
@@ -374,7 +316,7 @@ class _Planner:
                     goal = BYTES_IN if partition.leader == source.broker_id else REPLICAS
                     for target in self._by_load(goal):
                         if self._may_hold(partition, source, target):
-                            self._move_replica(partition, source, target, reason)
+                            self._plan(self._move_replica(partition, source, target, reason))
                             break
                 yield None
 
@@ -388,20 +330,18 @@ class _Planner:
                     break
                 targets = self._other_leaders(partition, BYTES_IN)
                 if targets and not partition.is_fixed:
-                    self._move_leader(partition, source, targets[0], "slow")
+                    self._plan(self._move_leader(partition, source, targets[0], "slow"))
                 yield None
 
     def _spread_over_racks(self) -> Steps[None]:
-        if len(self._racks) < 2:
-            return
-        for partition in self._partitions:
+        for partition in self._crowded:
             yield None
             if partition.is_fixed or self._is_done():
                 continue
-            racks = [self._brokers[replica].rack for replica in partition.replicas]
-            if len(set(racks)) == min(len(racks), len(self._racks)) and len(racks) <= len(self._racks):
-                continue
-            sources = [self._brokers[each] for each in reversed(partition.replicas)]
+            racks = partition.racks
+            fewest = min(map(racks.count, self._racks))
+            replicas = [self._brokers[each] for each in reversed(partition.replicas)]
+            sources = [each for each in replicas if racks.count(each.rack) > fewest + 1]
             for source in sorted(sources, key=lambda each: -racks.count(each.rack)):
                 targets = [
                     target
@@ -410,7 +350,7 @@ class _Planner:
                     and self._may_hold(partition, source, target)
                 ]
                 if targets and self._is_movable(partition, source):
-                    self._move_replica(partition, source, targets[0], "racks")
+                    self._plan(self._move_replica(partition, source, targets[0], "racks"))
                     break
 
     def _move_leaders(self, goal: int) -> Steps[None]:
@@ -424,7 +364,7 @@ class _Planner:
                     break
                 for target in self._other_leaders(partition, goal):
                     if self._is_better(goal, partition.loads, source, target):
-                        self._move_leader(partition, source, target, GOALS[goal])
+                        self._plan(self._move_leader(partition, source, target, GOALS[goal]))
                         break
                 yield None
         for target in sorted(self._counted, key=lambda each: each.loads[goal]):
@@ -440,7 +380,7 @@ class _Planner:
                     and target.broker_id in partition.isr
                     and self._is_better(goal, partition.loads, source, target)
                 ):
-                    self._move_leader(partition, source, target, GOALS[goal])
+                    self._plan(self._move_leader(partition, source, target, GOALS[goal]))
                 yield None
 
     def _other_leaders(self, partition: _Partition, goal: int) -> list[_Broker]:
@@ -460,18 +400,18 @@ class _Planner:
         for source in sorted(self._counted, key=lambda each: -each.loads[goal]):
             if source.loads[goal] <= highest or self._is_done():
                 break
+            targets = self._by_load(goal)[:TARGETS_MAX]
             for partition in self._cheapest(goal, source):
                 if source.loads[goal] <= most or self._is_done():
                     break
-                for target in self._by_load(goal)[:TARGETS_MAX]:
-                    if self._try_replica(goal, partition, source, target):
-                        break
+                if any(self._try_replica(goal, partition, source, target) for target in targets):
+                    targets = self._by_load(goal)[:TARGETS_MAX]
                 yield None
         for target in sorted(self._counted, key=lambda each: each.loads[goal]):
             if target.loads[goal] >= lowest or self._is_done():
                 break
             candidates: dict[int, Iterator[_Partition]] = {}
-            sources = [each for each in self._counted if each.loads[goal] > self._averages[goal]]
+            sources = [each for each in self._counted if each.loads[goal] > enough]
             while sources and target.loads[goal] < enough and not self._is_done():
                 source = max(sources, key=lambda each: each.loads[goal])
                 if source.broker_id not in candidates:
@@ -486,21 +426,95 @@ class _Planner:
     def _cheapest(self, goal: int, source: _Broker) -> list[_Partition]:
         """What may leave a broker for a goal: for bytes its leaders, of which those come first that have the least data for their
         rate; for replicas all, followers first and small ones first."""
-        if goal == REPLICAS:
-            leader = source.broker_id
-            found = [each for each in source.holds if self._is_movable(each, source)]
-            found.sort(key=lambda each: (each.leader == leader, each.size))
-        else:
-            found = [each for each in source.leads if each.loads[goal] > 0 and self._is_movable(each, source)]
-            found.sort(key=lambda each: each.size / each.loads[goal])
-        return found[:CANDIDATES_MAX]
+        ordered = self._ordered.get((goal, source.broker_id))
+        if ordered is None:  # what comes to the broker later is not moved again
+            if goal == REPLICAS:
+                leader = source.broker_id
+                ordered = sorted(source.holds, key=lambda each: (each.leader == leader, each.size))
+            else:
+                ordered = [each for each in source.leads if each.loads[goal] > 0]
+                ordered.sort(key=lambda each: each.size / each.loads[goal])
+            self._ordered[goal, source.broker_id] = ordered
+        return list(islice((each for each in ordered if self._is_movable(each, source)), CANDIDATES_MAX))
 
     def _try_replica(self, goal: int, partition: _Partition, source: _Broker, target: _Broker) -> bool:
         moved = partition.loads if partition.leader == source.broker_id else (0.0, 0.0, 1.0)
         if not self._is_better(goal, moved, source, target) or not self._may_hold(partition, source, target):
             return False
-        self._move_replica(partition, source, target, GOALS[goal])
+        self._plan(self._move_replica(partition, source, target, GOALS[goal]))
         return True
+
+    def _swap(self, goal: int) -> Steps[None]:
+        """Brokers outside the range exchange leaders with the least loaded ones, those below it with the most loaded ones."""
+        lowest, enough, most, highest = self._bounds[goal]
+        for broker in sorted(self._counted, key=lambda each: -abs(each.loads[goal] - self._averages[goal])):
+            if lowest <= broker.loads[goal] <= highest:
+                continue
+            is_above = broker.loads[goal] > highest
+            others = sorted(self._counted, key=lambda each: each.loads[goal], reverse=not is_above)
+            for other in others[:SWAP_BROKERS_MAX]:
+                wanted = max(broker.loads[goal] - most, enough - broker.loads[goal])
+                if wanted <= 0 or self._is_done():
+                    break
+                source, target = (broker, other) if is_above else (other, broker)
+                pair = self._best_pair(goal, source, target, wanted)
+                if pair is not None:
+                    self._plan(
+                        self._move_lead(pair[0], source, target, GOALS[goal]),
+                        self._move_lead(pair[1], target, source, GOALS[goal]),
+                    )
+                yield None
+
+    def _best_pair(
+        self, goal: int, source: _Broker, target: _Broker, wanted: float
+    ) -> tuple[_Partition, _Partition] | None:
+        """A leader of `source` and one of `target` that change places with the least to copy for the load that it moves. It moves
+        `wanted`, or a part of it that is worth a swap."""
+        least = wanted * SWAP_PART_MIN
+        most = (source.loads[goal] - target.loads[goal]) / (1 + GAIN_MIN)
+        if most < least:
+            return None
+        earlier_least, earlier_most = -inf, inf
+        if goal != BYTES_IN:
+            earlier_least = -self._harmless_max(BYTES_IN, target, source)
+            earlier_most = self._harmless_max(BYTES_IN, source, target)
+        leaving = [
+            each
+            for each in self._by_surplus(goal, source)
+            if each.loads[goal] >= least and self._may_lead_on(each, source, target)
+        ]
+        if not leaving:
+            return None
+        coming = [
+            each
+            for each in reversed(self._by_surplus(goal, target))
+            if self._may_lead_on(each, target, source)
+        ]
+        found, found_cost = None, inf
+        for one in leaving[:SWAP_CANDIDATES_MAX]:
+            load, bytes_in = one.loads[goal], one.loads[BYTES_IN]
+            for other in coming[:SWAP_CANDIDATES_MAX]:
+                moved = load - other.loads[goal]
+                if (
+                    least <= moved <= most
+                    and moved >= load * GAIN_MIN
+                    and earlier_least <= bytes_in - other.loads[BYTES_IN] <= earlier_most
+                ):
+                    cost = (_to_copy(one, target) + _to_copy(other, source)) / min(moved, wanted)
+                    if cost < found_cost:
+                        found, found_cost = (one, other), cost
+        return found
+
+    def _by_surplus(self, goal: int, broker: _Broker) -> list[_Partition]:
+        """What a broker leads, in the order of the load; for bytes out, of what is more than usual for the bytes in."""
+        ordered = self._surplus.get((goal, broker.broker_id))
+        if ordered is None:  # what comes to the broker later is not moved again
+            usual = 0.0
+            if goal == BYTES_OUT and self._averages[BYTES_IN]:
+                usual = self._averages[BYTES_OUT] / self._averages[BYTES_IN]
+            ordered = sorted(broker.leads, key=lambda each: usual * each.loads[BYTES_IN] - each.loads[goal])
+            self._surplus[goal, broker.broker_id] = ordered
+        return ordered
 
     # -- what a move may do
 
@@ -513,43 +527,64 @@ class _Planner:
 
     def _may_hold(self, partition: _Partition, source: _Broker, target: _Broker) -> bool:
         """Whether `target` may have the replica of `source`: the hard goals."""
-        if not target.takes_replicas or target.broker_id in partition.replicas:
+        racks = partition.racks
+        if (
+            source.rack != target.rack
+            and self._has_racks
+            and racks.count(target.rack) >= racks.count(source.rack)
+        ):
             return False
-        if target.broker_id in partition.observers or not target.has_room(partition.size):
-            return False
-        if source.rack == target.rack or not self._has_racks:
-            return True
-        racks = [self._brokers[replica].rack for replica in partition.replicas]
-        return racks.count(target.rack) < racks.count(source.rack)
+        return self._has_place(partition, target)
 
-    def _is_better(
-        self, goal: int, moved: tuple[float, float, float], source: _Broker, target: _Broker
-    ) -> bool:
+    def _has_place(self, partition: _Partition, target: _Broker) -> bool:
+        broker_id = target.broker_id
+        if broker_id in partition.replicas or broker_id in partition.observers:
+            return False
+        return target.takes_replicas and target.has_room(partition.size)
+
+    def _may_lead_on(self, partition: _Partition, source: _Broker, target: _Broker) -> bool:
+        """Whether the leader may move there, alone or with its replica."""
+        if not self._is_movable(partition, source):
+            return False
+        return target.broker_id in partition.isr or self._may_hold(partition, source, target)
+
+    def _is_better(self, goal: int, moved: Loads, source: _Broker, target: _Broker) -> bool:
         """Whether moving this load is worth it for the goal, and harmless for those before it."""
         load = moved[goal]
-        before, after = source.loads[goal], target.loads[goal] + load
-        if load <= 0 or before - after < load * GAIN_MIN:
+        if load <= 0 or source.loads[goal] - target.loads[goal] - load < load * GAIN_MIN:
             return False
-        return all(self._is_harmless(each, moved[each], source, target) for each in range(goal))
+        return goal == BYTES_IN or all(
+            moved[earlier] <= self._harmless_max(earlier, source, target) for earlier in range(goal)
+        )
 
-    def _is_harmless(self, goal: int, load: float, source: _Broker, target: _Broker) -> bool:
-        """Whether both brokers are in the goal's range after a move, or closer together than before. So the squares of what is outside
-        the range become no more, and moves for one goal never undo those for another."""
+    def _harmless_max(self, goal: int, source: _Broker, target: _Broker) -> float:
+        """How much load may move so that both brokers are in the goal's range afterwards, or closer together than before. So the
+        squares of what is outside the range become no more, and moves for one goal never undo those for another."""
         before, after = source.loads[goal], target.loads[goal]
         lowest, _, _, highest = self._bounds[goal]
-        return load <= max(before - after, 0.0) or (before - load >= lowest and after + load <= highest)
+        return max(before - after, min(before - lowest, highest - after), 0.0)
 
     def _by_load(self, goal: int) -> list[_Broker]:
         return sorted(self._counted, key=lambda each: each.loads[goal])
 
     # -- doing it
 
-    def _move_leader(self, partition: _Partition, source: _Broker, target: _Broker, reason: str) -> None:
-        others = [replica for replica in partition.replicas if replica != target.broker_id]
-        self._note(partition, [target.broker_id, *others], 0, reason)
-        self._hand_over(partition, source, target)
+    def _plan(self, *moves: Move) -> None:
+        """Moves that begin together."""
+        self._groups.append(moves)
 
-    def _move_replica(self, partition: _Partition, source: _Broker, target: _Broker, reason: str) -> None:
+    def _move_lead(self, partition: _Partition, source: _Broker, target: _Broker, reason: str) -> Move:
+        if target.broker_id in partition.isr:
+            return self._move_leader(partition, source, target, reason)
+        return self._move_replica(partition, source, target, reason)
+
+    def _move_leader(self, partition: _Partition, source: _Broker, target: _Broker, reason: str) -> Move:
+        others = [replica for replica in partition.replicas if replica != target.broker_id]
+        move = _move(partition, [target.broker_id, *others], 0, reason)
+        self._hand_over(partition, source, target)
+        return move
+
+    def _move_replica(self, partition: _Partition, source: _Broker, target: _Broker, reason: str) -> Move:
         is_leader = partition.leader == source.broker_id
         if is_leader:
             others = [replica for replica in partition.replicas if replica != source.broker_id]
@@ -558,7 +593,7 @@ class _Planner:
             replicas = [
                 target.broker_id if replica == source.broker_id else replica for replica in partition.replicas
             ]
-        self._note(partition, replicas, int(partition.size), reason)
+        move = _move(partition, replicas, int(partition.size), reason)
         partition.replicas = replicas
         del source.holds[partition]
         target.holds[partition] = None
@@ -568,6 +603,7 @@ class _Planner:
         target.free -= int(partition.size)
         if is_leader:
             self._hand_over(partition, source, target)
+        return move
 
     def _hand_over(self, partition: _Partition, source: _Broker, target: _Broker) -> None:
         partition.leader = target.broker_id
@@ -577,17 +613,26 @@ class _Planner:
             source.loads[goal] -= partition.loads[goal]
             target.loads[goal] += partition.loads[goal]
 
-    def _note(self, partition: _Partition, target: list[int], size: int, reason: str) -> None:
-        partition.is_fixed = True
-        self._moves.append(
-            Move(
-                partition.topic,
-                partition.topic_id,
-                partition.index,
-                list(partition.replicas),
-                target,
-                partition.leader,
-                size,
-                reason,
-            )
-        )
+
+def _move(partition: _Partition, target: list[int], size: int, reason: str) -> Move:
+    """The move of the partition, which stays from then on."""
+    partition.is_fixed = True
+    return Move(
+        partition.topic,
+        partition.topic_id,
+        partition.index,
+        list(partition.replicas),
+        target,
+        partition.leader,
+        size,
+        reason,
+    )
+
+
+def _size_of(group: Group) -> int:
+    return sum(move.size for move in group)
+
+
+def _to_copy(partition: _Partition, target: _Broker) -> float:
+    """Bytes to copy so that this broker leads the partition."""
+    return 0.0 if target.broker_id in partition.isr else partition.size

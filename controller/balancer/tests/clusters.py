@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from barnabas.controller.balancer.load_reports import PARTITIONS_MAX, LoadReport, PartitionLoad
-from barnabas.controller.balancer.planner import Move, Plan, plan
+from barnabas.controller.balancer.moves import Move, Plan
+from barnabas.controller.balancer.planner import plan
 from barnabas.controller.metadata.image import (
     NO_LEADER,
     MetadataDelta,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
 
 from barnabas.controller.balancer.balancer import MOVES_AT_ONCE, Balancer
 from barnabas.controller.balancer.load_reports import LoadReport, PartitionLoad
-from barnabas.controller.balancer.planner import Plan
+from barnabas.controller.balancer.moves import Plan
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
@@ -35,6 +35,7 @@ from compat_tests.virtual.runtime import VirtualRuntime
 TOPIC = b"t" * 16
 MB = 1_000_000.0
 REST_S = 600
+NO_LOADS: Mapping[int, tuple[float, float]] = {}
 
 
 class Settings:
@@ -53,12 +54,20 @@ class Cluster:
     """Brokers and topic t, whose partitions have these replicas, all led by the first, with 1 MB/s each. A controller that is active
     from the start."""
 
-    def __init__(self, replicas: Sequence[Sequence[int]], brokers: int = 3, mode: str = "on") -> None:
+    def __init__(
+        self,
+        replicas: Sequence[Sequence[int]],
+        brokers: int = 3,
+        mode: str = "on",
+        loads: Mapping[int, tuple[float, float]] = NO_LOADS,
+    ) -> None:
+        """`loads`: by partition, bytes in and out per second where they are not 1 MB/s."""
         self.runtime = VirtualRuntime(1)
         self.controller = Controller(LocalMetadataLog(MemoryDisk(), "/m", self.runtime))
         self.controller.open()
         self.controller.serve()
         self.brokers = list(range(1, brokers + 1))
+        self.loads = loads
         self.silent: set[int] = set()  # brokers that send no reports
         self.changes: dict[str, object] = {}  # of each report
         self.commit(
@@ -94,12 +103,12 @@ class Cluster:
         for broker_id in self.brokers:
             if broker_id not in self.silent:
                 led = [
-                    PartitionLoad(TOPIC, index, MB, MB, 1000)
+                    PartitionLoad(TOPIC, index, *self.loads.get(index, (MB, MB)), 1000)
                     for index, state in self.states.items()
                     if state.leader == broker_id
                 ]
-                total = MB * len(led)
-                report = LoadReport(led, total, total, 1000 * len(led), 10**12, 10**12)
+                bytes_in, bytes_out = sum(each.bytes_in for each in led), sum(each.bytes_out for each in led)
+                report = LoadReport(led, bytes_in, bytes_out, 1000 * len(led), 10**12, 10**12)
                 self.balancer.receive(broker_id, msgspec.structs.replace(report, **self.changes))
 
     def advance(self, seconds: int) -> None:
@@ -242,6 +251,55 @@ def test_at_most_five_moves_at_once_and_the_next_when_one_is_done() -> None:
     assert sorted(cluster.leaders.count(each) for each in (1, 2, 3)) == [6, 7, 7]
 
 
+TWINS = {0: (5 * MB, 10 * MB), 1: (5 * MB, 10 * MB), 2: (5 * MB, 5 * MB), 3: (5 * MB, 5 * MB)}
+
+
+def twins(replicas: Sequence[Sequence[int]]) -> Cluster:
+    """Two brokers with as much in and not as much out, which a swap mends."""
+    idle = dict.fromkeys(range(4, len(replicas)), (0.0, 0.0))
+    return Cluster(replicas, brokers=2, loads={**TWINS, **idle})
+
+
+def test_two_leaders_are_swapped() -> None:
+    cluster = twins([[1, 2], [1, 2], [2, 1], [2, 1]])
+    cluster.advance(REST_S + 10)
+    assert sorted(cluster.leaders[:2]) == sorted(cluster.leaders[2:]) == [1, 2]
+    assert cluster.balancer.moved == {False: 2, True: 0}
+
+
+def test_two_replicas_are_swapped_when_both_may_begin() -> None:
+    cluster = twins([[1], [1], [2], [2], *[[1], [2]] * 2])
+    for index in range(4, 8):
+        cluster.reassign(index, [3 - cluster.leaders[index]])
+    cluster.advance(REST_S + 60)
+    assert len(cluster.balancer.plan.moves) == 2
+    assert sorted(cluster.reassigned()) == [4, 5, 6, 7], "one of five may begin, and a swap is two"
+    cluster.catch_up(4)
+    cluster.advance(60)
+    mine = sorted(cluster.reassigned())[:2]
+    assert mine[0] in (0, 1)
+    assert mine[1] in (2, 3)
+    for index in mine:
+        cluster.catch_up(index)
+    assert cluster.balancer.moved[True] == 2
+
+
+def test_a_swap_half_of_which_no_longer_fits_is_dropped() -> None:
+    cluster = twins([[1, 2], [1, 2], [2, 1], [2, 1]])
+    cluster.advance(REST_S - 20)
+    (group,) = cluster.balancer.plan.groups
+    gone = group[1].partition
+    cluster.commit(
+        PartitionChangeRecord(topic_id=TOPIC, partition_id=gone, leader=group[1].target[0], replicas=[1, 2])
+    )
+    before = cluster.leaders
+    cluster.balancer._active_since -= REST_S
+    cluster.balancer._planned(Plan([group]), None)
+    cluster.runtime.advance(0.1)
+    assert cluster.leaders == before
+    assert not cluster.balancer._moving
+
+
 def test_a_partition_does_not_move_twice_within_the_rest() -> None:
     cluster = hot()
     cluster.advance(REST_S + 20)
@@ -331,17 +389,17 @@ def test_a_plan_that_no_longer_fits_is_dropped() -> None:
     replicas = [[1, 2, 3]] * 400
     cluster = Cluster(replicas)
     cluster.advance(REST_S - 20)
-    moves = cluster.balancer.plan.moves
-    assert len(moves) > 250
+    groups = cluster.balancer.plan.groups
+    assert len(groups) > 250
     cluster.commit(
         *(
             PartitionChangeRecord(topic_id=TOPIC, partition_id=index, leader=2, replicas=[2, 1, 3])
             for index in range(len(replicas))
         )
     )
-    cluster.balancer._planned(Plan(moves), None)
+    cluster.balancer._planned(Plan(groups), None)
     cluster.balancer._active_since -= REST_S
-    cluster.balancer._planned(Plan(moves), None)
+    cluster.balancer._planned(Plan(groups), None)
     cluster.runtime.advance(0.1)
     assert cluster.leaders == [2] * 400
     assert not cluster.balancer._waiting

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.controller.balancer.planner import RANGE, RANGE_MIN, Plan, plan
+from barnabas.controller.balancer.moves import Plan
+from barnabas.controller.balancer.planner import RANGE, RANGE_MIN, plan
 from barnabas.controller.balancer.tests.clusters import DISK_BYTES, ModelCluster, large_cluster
 from barnabas.controller.metadata.image import PartitionState
 from barnabas.runtime.slices import run_through
@@ -83,6 +84,40 @@ def test_a_little_load_is_not_worth_a_move() -> None:
 def test_one_hot_partition_stays() -> None:
     """On another broker it would be as hot."""
     assert hot(partitions=1).plan().moves == []
+
+
+def twins(replicas: list[list[int]], sizes: tuple[int, int, int, int] = (MB, MB, MB, MB)) -> ModelCluster:
+    """Two brokers that lead two partitions each, with the same bytes in, and twice the bytes out on broker 1."""
+    cluster = ModelCluster({1: None, 2: None})
+    loads = [(5 * MB, out * MB, size) for out, size in zip((10, 10, 5, 5), sizes, strict=True)]
+    cluster.topic("t", replicas, loads)
+    return cluster
+
+
+def test_two_replicas_change_places_where_a_move_would_undo_an_earlier_goal() -> None:
+    cluster = twins([[1], [1], [2], [2]], (3 * MB, 2 * MB, 9 * MB, MB))
+    found = cluster.plan()
+    ((one, other),) = found.groups
+    assert (one.partition, one.target, one.size) == (1, [2], 2 * MB), "the smaller of the two"
+    assert (other.partition, other.target, other.size) == (3, [1], MB)
+    assert found.imbalance == pytest.approx((0, 1 / 3, 0))
+    assert found.imbalance_after == pytest.approx((0, 0, 0))
+    assert "bytes_out (swap)" in found.table()
+    cluster.apply(found.moves)
+    assert cluster.plan().moves == []
+
+
+def test_two_leaders_change_places_without_a_copy() -> None:
+    found = twins([[1, 2], [1, 2], [2, 1], [2, 1]]).plan()
+    ((one, other),) = found.groups
+    assert (one.target, other.target) == ([2, 1], [1, 2])
+    assert found.size == 0
+
+
+def test_no_swap_into_a_full_broker() -> None:
+    cluster = twins([[1], [1], [2], [2]])
+    cluster.usable[2] = DISK_BYTES // 10
+    assert cluster.plan().moves == []
 
 
 def test_a_drained_broker_loses_its_replicas() -> None:
@@ -252,8 +287,11 @@ def outside(cluster: ModelCluster, counted: set[int]) -> list[float]:
 def test_a_plan_keeps_the_rules(case: tuple[ModelCluster, dict[int, float]]) -> None:
     cluster, slow = case
     image = cluster.image
-    moves = cluster.plan(slow).moves
+    found = cluster.plan(slow)
+    moves = found.moves
     assert len({move.key for move in moves}) == len(moves), "a partition is moved once"
+    for one, other in (group for group in found.groups if len(group) > 1):
+        assert (one.leader, one.target[0]) == (other.target[0], other.leader), "a swap has two brokers"
     for move in moves:
         state = image.topics[move.topic].partitions[move.partition]
         assert move.current == state.replicas
@@ -322,6 +360,7 @@ def test_a_large_cluster_is_balanced_by_moving_little() -> None:
     assert plans[0].imbalance[0] > 0.2
     last = cluster.plan()
     assert last.imbalance[0] <= 0.1
+    assert last.imbalance[1] <= 0.1
     assert last.imbalance[2] <= 0.1
     copied = sum(each.size for each in plans)
     assert copied < 0.05 * sum(size for _, _, size in cluster.loads.values())
