@@ -3,11 +3,12 @@
 A move of a replica is a reassignment as a user begins one (KIP-455), so kafka-reassign-partitions.sh lists it, and throttles that are
 configured slow it down (KIP-73). A change of a leader is a reassignment to the same replicas in another order and a preferred
 election. The two of a swap begin together or not at all. At most MOVES_AT_ONCE partitions of the cluster are being reassigned when
-one begins, those of users included. A partition that a user reassigns is left alone, and one that was moved stays for
-barnabas.balancer.rest.ms.
+one begins; those of users count, but not those that wait for a broker that is away. A partition that a user reassigns is left alone,
+and one that was moved stays for barnabas.balancer.rest.ms.
 
 There is no plan while a load report is missing or older than three intervals, or while a broker has been away for less than the
-rest. A controller that has become active makes no move before the rest is over: it does not know what the last one moved.
+rest. A controller that has become active makes no move before the rest is over: it does not know what the last one moved. Nor does it
+know for how long brokers have been away, so barnabas.balancer.gone.ms begins anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.balancer.load_reports import ClusterLoads, LoadReport
-from barnabas.controller.balancer.moves import Group, Key, Move, Plan
+from barnabas.controller.balancer.moves import GONE, Group, Key, Move, Plan
 from barnabas.controller.balancer.planner import plan
 from barnabas.controller.config.topic_configs import observers_of
 from barnabas.controller.metadata.decision import Decision
@@ -48,6 +49,7 @@ ON: Final = "on"
 INTERVAL_MS: Final = "barnabas.balancer.interval.ms"
 REPORT_INTERVAL_MS: Final = "barnabas.balancer.report.interval.ms"
 REST_MS: Final = "barnabas.balancer.rest.ms"
+GONE_MS: Final = "barnabas.balancer.gone.ms"
 REPORT_INTERVALS_MAX: Final = 3  # an older report counts as missing
 
 MOVES_AT_ONCE: Final = 5
@@ -74,7 +76,9 @@ class Balancer:
         self._begun: set[Key] = set()  # of those: reassignments that are committed
         self._is_beginning = False
         self._moved_at: dict[Key, float] = {}
-        self._away_since: dict[int, float] = {}  # brokers that are fenced or in controlled shutdown
+        # Brokers that are fenced, in controlled shutdown, or not registered and have replicas.
+        self._away_since: dict[int, float] = {}
+        self._unregistered: frozenset[int] = frozenset()  # brokers with replicas as of the last plan
         self._obstacle = ""  # why there was no plan last time
 
     def start(self) -> None:
@@ -149,6 +153,7 @@ class Balancer:
         self._begun.clear()
         self._moved_at.clear()
         self._away_since.clear()
+        self._unregistered = frozenset()
         self._obstacle = ""
 
     def _later(self) -> None:
@@ -161,6 +166,7 @@ class Balancer:
             self.loads.clear()
             self.plan = Plan([])
             self._waiting.clear()
+            self._away_since.clear()
             return
         if mode == ON:
             self._cancel_moves_to_absent(image)
@@ -179,25 +185,34 @@ class Balancer:
         self._is_planning = True
         fixed = {*self._moved_at, *self._moving}
         loads = self.loads
-        steps = plan(image, loads.reports.copy(), loads.slow(now), fixed, [*loads.earlier.values()])
+        earlier, gone = [*loads.earlier.values()], self._gone(now)
+        steps = plan(image, loads.reports.copy(), loads.slow(now), fixed, earlier, gone)
         run_steps(self._runtime, steps, self._planned)
 
     def _find_obstacle(self, image: MetadataImage, now: float) -> str:
         """Why there can be no plan now; empty when there can."""
         active = {each.broker_id for each in image.brokers.values() if each.is_active}
-        away = image.brokers.keys() - active
+        away = (image.brokers.keys() | self._unregistered) - active
         self._away_since = {each: self._away_since.get(each, now) for each in away}
         age_max_s = self._seconds(REPORT_INTERVAL_MS, 10_000) * REPORT_INTERVALS_MAX
         for broker_id in self.loads.missing(self.loads.reports.keys() - active, now, age_max_s):
             self.loads.forget(broker_id)
-        rest_s = self._rest_s()
-        leaving = sorted(each for each, since in self._away_since.items() if now - since < rest_s)
+        leaving = away - self._unregistered - self._away_for(self._rest_s(), now)
         if leaving:
-            return f"broker {leaving[0]} is away, and may be back soon"
+            return f"broker {min(leaving)} is away, and may be back soon"
         missing = self.loads.missing(active, now, age_max_s)
         if missing:
             return f"there is no load report of broker {missing[0]} from the last {age_max_s:g} s"
         return ""
+
+    def _away_for(self, seconds: float, now: float) -> set[int]:
+        """Brokers that have been away for so long."""
+        return {each for each, since in self._away_since.items() if now - since >= seconds}
+
+    def _gone(self, now: float) -> set[int]:
+        """Brokers whose replicas are replaced."""
+        gone_s = self._seconds(GONE_MS, 1_800_000)
+        return set() if gone_s < 0 else self._away_for(gone_s, now)
 
     def _planned(self, found: Plan | None, error: BaseException | None) -> None:
         self._is_planning = False
@@ -207,6 +222,7 @@ class Balancer:
         if not self.is_on:
             return
         before, self.plan = self.plan, found
+        self._unregistered = found.unregistered
         mode = self._mode()
         if found.moves and found.moves != before.moves:
             what = "would move" if mode == PLAN else "moves"
@@ -298,21 +314,27 @@ class Balancer:
         return failed
 
     def _reassigned_by_others(self) -> int:
+        """How many reassignments copy, or may: those that wait for a broker that has been away for the rest do not."""
+        away = self._away_for(self._rest_s(), self._runtime.monotonic())
         return sum(
             bool(state.adding_replicas or state.removing_replicas)
             and (topic.topic_id, index) not in self._moving
+            and away.isdisjoint(state.adding_replicas)
             for topic in self._controller.image.topics.values()
             for index, state in topic.partitions.items()
         )
 
     def _cancel_moves_to_absent(self, image: MetadataImage) -> None:
-        """Cancel moves to brokers that are away: they would wait for them."""
+        """Cancel moves to brokers that are away, and those of partitions another of whose brokers has been away for the rest: they would
+        wait for them."""
+        away = self._away_for(self._rest_s(), self._runtime.monotonic())
         for key in tuple(self._begun):
             move = self._moving[key]
             state = _state_of(image, move)
             if state is None or not _is_on_its_way(state, move):
                 continue
             lost = [each for each in state.adding_replicas if not _is_active(image, each)]
+            lost += [each for each in move.target if each in away]
             if lost:
                 log.warning(
                     "the move of %s-%d is cancelled: broker %d is away", move.topic, move.partition, lost[0]
@@ -391,4 +413,10 @@ def _is_as_planned(image: MetadataImage, move: Move) -> bool:
         and not state.adding_replicas
         and not state.removing_replicas
         and all(_is_active(image, each) for each in move.target if each not in move.current)
+        and not (move.reason == GONE and any(_is_active(image, each) for each in _left_by(move)))
     )
+
+
+def _left_by(move: Move) -> set[int]:
+    """Brokers that lose their replica."""
+    return {*move.current}.difference(move.target)

@@ -10,11 +10,12 @@ import msgspec
 Key: TypeAlias = tuple[bytes, int]  # a partition: topic id, index
 
 GOALS: Final = ("bytes_in", "bytes_out", "replicas")
+GONE: Final = "gone"  # Move.reason: the broker is gone
 
 
 class Move(msgspec.Struct, frozen=True):
     """A partition's replicas, in order of preference and without observers, before and after. `leader`: before. `size`: bytes to copy,
-    0 where only the leader changes, to the first replica. `reason`: the goal, or drain, slow, racks or disk."""
+    0 where only the leader changes, to the first replica. `reason`: the goal, or gone, drain, slow, racks or disk."""
 
     topic: str
     topic_id: bytes
@@ -40,11 +41,13 @@ Group: TypeAlias = tuple[Move, ...]
 
 class Plan(msgspec.Struct, frozen=True):
     """Moves in the order in which they are made. `groups`: those that begin together, one move or the two of a swap. `imbalance`,
-    `imbalance_after`: for each of GOALS the largest difference of a broker from the average, as a part of it: 0.1 is a tenth."""
+    `imbalance_after`: for each of GOALS the largest difference of a broker from the average, as a part of it: 0.1 is a tenth.
+    `unregistered`: brokers that are not registered, and have replicas nevertheless."""
 
     groups: list[Group]
     imbalance: tuple[float, float, float] = (0.0, 0.0, 0.0)
     imbalance_after: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    unregistered: frozenset[int] = frozenset()
 
     @property
     def moves(self) -> list[Move]:

@@ -1,7 +1,7 @@
 """Plans moves that balance a cluster: a function of the metadata, the load reports and what must stay where it is.
 
-Goals, in Cruise Control's order. Hard ones first: replicas leave brokers that are drained, slow or full; leaders leave slow brokers; the
-replicas of a partition spread over racks. Then three that each keep every broker within a tenth of the average: the bytes that its
+Goals, in Cruise Control's order. Hard ones first: replicas on brokers that are gone are replaced, so that no copy is missing; replicas
+leave brokers that are drained, slow or full; leaders leave slow brokers; the replicas of a partition spread over racks. Then three that each keep every broker within a tenth of the average: the bytes that its
 leaders take in, those that they give out, and the number of replicas.
 
 For each of these a change of leaders, which copies nothing, is tried before a replica is moved, and small partitions are moved before
@@ -9,7 +9,8 @@ large ones. Where no move helps with bytes, two partitions are swapped, which mo
 - never puts two replicas on one broker, replicas closer together in racks, or more on a disk than it can hold,
 - makes the larger of the two brokers' loads smaller, by a fifth of what it moves at least,
 - takes no broker out of the range of a goal that comes earlier, nor further out of it.
-So a plan ends, and the plan of a balanced cluster is empty. A partition is moved once in a plan.
+So a plan ends, and the plan of a balanced cluster is empty. A partition is moved once in a plan. A replica that is replaced goes to the
+rack with the fewest of its partition that are left: a copy counts for more than racks, over which it is spread later.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from barnabas.controller.balancer.moves import GOALS, Group, Key, Move, Plan
+from barnabas.controller.balancer.moves import GOALS, GONE, Group, Key, Move, Plan
 from barnabas.controller.config.topic_configs import observers_of
 from barnabas.controller.metadata.image import (
     BrokerRegistration,
@@ -56,12 +57,15 @@ class _Broker:
     """A broker as it will be when the moves planned so far are done. `loads`: by goal."""
 
     __slots__ = (
-        "broker_id", "free", "holds", "is_counted", "is_drained", "is_slow", "leads", "leads_bytes", "leaving", "loads", "may_lead", "rack",
+        "broker_id", "free", "holds", "is_counted", "is_drained", "is_gone", "is_slow", "leads", "leads_bytes", "leaving", "loads", "may_lead", "rack",
         "takes_replicas", "total",
     )  # fmt: skip
 
-    def __init__(self, broker: BrokerRegistration, slow_s: float | None, report: LoadReport | None) -> None:
+    def __init__(
+        self, broker: BrokerRegistration, slow_s: float | None, report: LoadReport | None, is_gone: bool
+    ) -> None:
         self.broker_id = broker.broker_id
+        self.is_gone = is_gone
         self.rack = broker.rack or ""
         self.is_slow = slow_s is not None
         self.is_drained = not broker.in_controlled_shutdown and not takes_replicas(broker)
@@ -122,11 +126,13 @@ def plan(
     slow: Mapping[int, float] | None = None,
     fixed: Collection[Key] = (),
     earlier: Collection[LoadReport] = (),
+    gone: Collection[int] = (),
 ) -> Steps[Plan]:
     """The plan, in steps (barnabas/runtime/slices.py). `slow`: broker id -> for how many seconds it has been slow. `fixed`: partitions
     that stay as they are, beside those that are being reassigned, have no leader, or whose replicas are not all in sync. `earlier`:
-    reports from before `reports`, for partitions that have another leader since, and that no report names."""
-    planner = _Planner(image, reports, slow or {}, earlier)
+    reports from before `reports`, for partitions that have another leader since, and that no report names. `gone`: brokers that will
+    not be back soon, registered or not."""
+    planner = _Planner(image, reports, slow or {}, earlier, gone)
     yield from planner.read(fixed)
     return (yield from planner.plan())
 
@@ -141,17 +147,20 @@ class _Planner:
         reports: Mapping[int, LoadReport],
         slow: Mapping[int, float],
         earlier: Collection[LoadReport],
+        gone: Collection[int],
     ) -> None:
         self._image = image
         self._reports = reports
         self._earlier = earlier
-        # Where half of the brokers look slow, it is not the brokers.
+        # Where half of the brokers look slow or gone, it is not the brokers.
         slow = {each: slow_s for each, slow_s in slow.items() if each in image.brokers}
         slow = slow if len(slow) * 2 < len(image.brokers) else {}
+        self._gone = gone if len(gone) * 2 < len(image.brokers.keys() | gone) else ()
         self._brokers = {
-            broker_id: _Broker(broker, slow.get(broker_id), reports.get(broker_id))
+            broker_id: _Broker(broker, slow.get(broker_id), reports.get(broker_id), broker_id in self._gone)
             for broker_id, broker in image.brokers.items()
         }
+        self._unregistered: set[int] = set()  # brokers with replicas
         self._counted = [broker for broker in self._brokers.values() if broker.is_counted]
         self._racks = {broker.rack for broker in self._counted}
         self._has_racks = len({broker.rack for broker in self._brokers.values()}) > 1
@@ -188,12 +197,10 @@ class _Planner:
                 ):
                     partition.is_fixed = True
                 self._partitions.append(partition)
-                held_by = [broker for each in partition.replicas if (broker := brokers.get(each)) is not None]
+                held_by = [brokers.get(each) or self._unknown(each) for each in partition.replicas]
                 partition.racks = racks = tuple([broker.rack for broker in held_by])
                 if rack_count > 1 and len(set(racks)) < len(racks):
                     self._crowded.append(partition)
-                if len(held_by) < len(partition.replicas):
-                    partition.is_fixed = True
                 for broker in held_by:
                     broker.holds[partition] = None
                     broker.loads[REPLICAS] += 1
@@ -210,6 +217,14 @@ class _Planner:
                 leader.loads[BYTES_OUT] += load.bytes_out
                 leader.leads_bytes += load.size
         yield from self._spread(unreported)
+
+    def _unknown(self, broker_id: int) -> _Broker:
+        """A broker that has replicas, but is not registered."""
+        self._unregistered.add(broker_id)
+        registration = BrokerRegistration(broker_id, -1, b"", [], {}, None, fenced=True)
+        broker = _Broker(registration, None, None, broker_id in self._gone)
+        self._brokers[broker_id] = broker
+        return broker
 
     def _known_loads(self) -> Steps[dict[Key, PartitionLoad]]:
         """By partition; the leader's report rather than that of a broker that was the leader before."""
@@ -253,6 +268,7 @@ class _Planner:
             return Plan([])
         self._set_bounds()
         before = self._imbalance()
+        yield from self._replace_gone()
         yield from self._leave(
             "drain", [each for each in self._brokers.values() if each.is_drained], lambda _: True
         )
@@ -270,7 +286,7 @@ class _Planner:
         groups = [*self._urgent, *sorted(self._groups, key=_size_of)]
         after = self._imbalance()
         yield from self._release()
-        return Plan(groups, before, after)
+        return Plan(groups, before, after, frozenset(self._unregistered))
 
     def _release(self) -> Steps[None]:
         """Free the model in steps: of 10,000 partitions at once it would take 10 ms."""
@@ -303,6 +319,38 @@ class _Planner:
 
     def _is_done(self) -> bool:
         return len(self._groups) + len(self._urgent) >= MOVES_MAX
+
+    def _replace_gone(self) -> Steps[None]:
+        """Replicas on brokers that are gone become replicas on others, small ones first."""
+        for source in tuple(self._brokers.values()):
+            if not source.is_gone:
+                continue
+            for partition in sorted(source.holds, key=lambda each: each.size):
+                if self._is_done():
+                    return
+                targets = self._replacements(partition)
+                if targets:
+                    self._plan(self._replace(partition, targets, GONE))
+                yield None
+
+    def _replacements(self, partition: _Partition) -> dict[int, _Broker]:
+        """For each replica of the partition that is gone the broker that gets it; empty where one has none, or where a replica that is
+        not gone lags: the move would wait for it."""
+        gone = [each for each in partition.replicas if self._brokers[each].is_gone]
+        found: dict[int, _Broker] = {}
+        if partition.is_fixed or any(each not in gone for each in partition.lagging):
+            return found
+        racks = [self._brokers[each].rack for each in partition.replicas if each not in gone]
+        for replica in gone:
+            taken = found.values()
+            places = [
+                each for each in self._counted if each not in taken and self._has_place(partition, each)
+            ]
+            if not places:
+                return {}
+            found[replica] = min(places, key=lambda each: (racks.count(each.rack), each.loads[REPLICAS]))
+            racks.append(found[replica].rack)
+        return found
 
     def _leave(
         self, reason: str, brokers: list[_Broker], must_leave: Callable[[_Broker], bool]
@@ -585,25 +633,29 @@ class _Planner:
         return move
 
     def _move_replica(self, partition: _Partition, source: _Broker, target: _Broker, reason: str) -> Move:
-        is_leader = partition.leader == source.broker_id
-        if is_leader:
-            others = [replica for replica in partition.replicas if replica != source.broker_id]
-            replicas = [target.broker_id, *others]
-        else:
-            replicas = [
-                target.broker_id if replica == source.broker_id else replica for replica in partition.replicas
-            ]
-        move = _move(partition, replicas, int(partition.size), reason)
-        partition.replicas = replicas
+        if partition.leader != source.broker_id:
+            return self._replace(partition, {source.broker_id: target}, reason)
+        others = [replica for replica in partition.replicas if replica != source.broker_id]
+        move = _move(partition, [target.broker_id, *others], int(partition.size), reason)
+        self._hold(partition, source, target)
+        self._hand_over(partition, source, target)
+        return move
+
+    def _replace(self, partition: _Partition, targets: Mapping[int, _Broker], reason: str) -> Move:
+        """Move these replicas, none of which leads."""
+        replicas = [targets[each].broker_id if each in targets else each for each in partition.replicas]
+        move = _move(partition, replicas, int(partition.size) * len(targets), reason)
+        for replica, target in targets.items():
+            self._hold(partition, self._brokers[replica], target)
+        return move
+
+    def _hold(self, partition: _Partition, source: _Broker, target: _Broker) -> None:
         del source.holds[partition]
         target.holds[partition] = None
         source.loads[REPLICAS] -= 1
         target.loads[REPLICAS] += 1
         source.leaving += int(partition.size)
         target.free -= int(partition.size)
-        if is_leader:
-            self._hand_over(partition, source, target)
-        return move
 
     def _hand_over(self, partition: _Partition, source: _Broker, target: _Broker) -> None:
         partition.leader = target.broker_id
@@ -616,17 +668,19 @@ class _Planner:
 
 def _move(partition: _Partition, target: list[int], size: int, reason: str) -> Move:
     """The move of the partition, which stays from then on."""
-    partition.is_fixed = True
-    return Move(
+    move = Move(
         partition.topic,
         partition.topic_id,
         partition.index,
-        list(partition.replicas),
+        partition.replicas,
         target,
         partition.leader,
         size,
         reason,
     )
+    partition.is_fixed = True
+    partition.replicas = target
+    return move
 
 
 def _size_of(group: Group) -> int:

@@ -20,6 +20,7 @@ replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 [0,...] 
 
 OWN_TABLE: Final = """
 barnabas.balancer string off in:off,plan,on medium cluster
+barnabas.balancer.gone.ms long 1800000 [-1,...] medium cluster
 barnabas.balancer.interval.ms long 60000 [1,...] low cluster
 barnabas.balancer.report.interval.ms long 10000 [1,...] low cluster
 barnabas.balancer.rest.ms long 600000 [0,...] low cluster

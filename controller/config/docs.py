@@ -57,6 +57,7 @@ authorizer.class.name|The class of the authorizer. Without one every client may 
 auto.create.topics.enable|Whether a topic that a client asks for is created.
 auto.leader.rebalance.enable|Whether leadership goes back to preferred replicas by itself.
 barnabas.balancer|Whether the active controller spreads the load over the brokers: off, on, or plan, which only logs what on would move.
+barnabas.balancer.gone.ms|For how many ms a broker is away before the balancer replaces its replicas on other brokers; at least barnabas.balancer.rest.ms. -1: never.
 barnabas.balancer.interval.ms|How often the balancer makes a plan, in ms.
 barnabas.balancer.report.interval.ms|How often each broker reports its load to the balancer, in ms; after three intervals without a report there is no plan.
 barnabas.balancer.rest.ms|For how many ms a partition stays where the balancer has moved it. So long a new active controller waits before its first move, and the balancer for a broker that is away.

@@ -24,6 +24,7 @@ from barnabas.wire.messages.metadata_records import (
 )
 
 DISK_BYTES = 10**13
+BROKER_FENCED = 1
 Load = tuple[float, float, int]  # bytes per second in and out, size in bytes
 
 
@@ -35,6 +36,7 @@ class ModelCluster:
         self.image = MetadataImage()
         self.loads: dict[tuple[bytes, int], Load] = {}
         self.usable = dict.fromkeys(racks, DISK_BYTES)
+        self.gone: set[int] = set()
         for broker_id, rack in racks.items():
             self.register(broker_id, rack)
 
@@ -86,7 +88,7 @@ class ModelCluster:
         }
 
     def plan(self, slow: Mapping[int, float] | None = None) -> Plan:
-        return run_through(plan(self.image, self.reports(), slow))
+        return run_through(plan(self.image, self.reports(), slow, gone=self.gone))
 
     def apply(self, moves: Sequence[Move]) -> None:
         for move in moves:
@@ -118,6 +120,22 @@ class ModelCluster:
             )
         )
 
+    def lose(self, broker_id: int) -> None:
+        """The broker is gone: fenced, in sync with nothing, and leader of nothing."""
+        self.gone.add(broker_id)
+        broker = self.image.brokers[broker_id]
+        self.replay(
+            BrokerRegistrationChangeRecord(
+                broker_id=broker_id, broker_epoch=broker.broker_epoch, fenced=BROKER_FENCED
+            )
+        )
+        for topic in self.image.topics.values():
+            for index, old in tuple(topic.partitions.items()):
+                isr = [each for each in old.isr if each != broker_id]
+                leader = old.leader if old.leader in isr else (isr or [NO_LEADER])[0]
+                epoch = old.leader_epoch + 1
+                topic.partitions[index] = PartitionState(old.replicas, isr or old.isr, leader, epoch, 1)
+
     def held(self) -> dict[int, int]:
         """Bytes of each broker's replicas."""
         found = dict.fromkeys(self.image.brokers, 0)
@@ -133,8 +151,9 @@ class ModelCluster:
         for topic in self.image.topics.values():
             for index, state in topic.partitions.items():
                 bytes_in, bytes_out, _ = self.loads[topic.topic_id, index]
-                found[state.leader][0] += bytes_in
-                found[state.leader][1] += bytes_out
+                if state.leader != NO_LEADER:
+                    found[state.leader][0] += bytes_in
+                    found[state.leader][1] += bytes_out
                 for replica in state.replicas:
                     found[replica][2] += 1
         return found

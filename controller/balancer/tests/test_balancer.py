@@ -29,6 +29,7 @@ from barnabas.wire.messages.metadata_records import (
     PartitionChangeRecord,
     RegisterBrokerRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -131,6 +132,30 @@ class Cluster:
         )
         self.controller.run(lambda image: alter_reassignments(image, self.settings, request), lambda _: None)
         self.runtime.advance(0.01)
+
+    def lose(self, broker_id: int) -> None:
+        """The broker is fenced, and in sync with nothing. It sends no reports."""
+        self.silent.add(broker_id)
+        self.commit(
+            BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker_id, fenced=1),
+            *(
+                PartitionChangeRecord(topic_id=TOPIC, partition_id=index, isr=isr, leader=isr[0])
+                for index, state in self.states.items()
+                if (isr := [each for each in state.isr if each != broker_id]) != state.isr and isr
+            ),
+        )
+
+    def find(self, broker_id: int) -> None:
+        """The broker is back, and in sync."""
+        self.silent.remove(broker_id)
+        self.commit(
+            BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker_id, fenced=-1),
+            *(
+                PartitionChangeRecord(topic_id=TOPIC, partition_id=index, isr=state.replicas)
+                for index, state in self.states.items()
+                if broker_id in state.replicas and not state.adding_replicas
+            ),
+        )
 
     def catch_up(self, index: int) -> None:
         """The new replicas of a partition have joined its ISR."""
@@ -357,6 +382,97 @@ def test_no_plan_while_a_broker_may_be_back_soon() -> None:
     assert cluster.leaders == [1] * 6
     cluster.advance(160)
     assert sorted(cluster.leaders) == [1, 1, 1, 2, 2, 2], "it is gone, and the others share the load"
+
+
+GONE_S = 1800
+
+
+def three_of_four() -> Cluster:
+    """Replicas on brokers 1 to 3, and so few that none is moved to broker 4."""
+    cluster = Cluster([[1, 2, 3]], brokers=4, loads={0: (0, 0)})
+    cluster.advance(REST_S + 60)
+    cluster.lose(3)
+    return cluster
+
+
+def test_replicas_of_a_broker_that_is_gone_are_replaced() -> None:
+    cluster = three_of_four()
+    cluster.advance(GONE_S - 60)
+    assert cluster.reassigned() == {}
+    cluster.advance(120)
+    assert cluster.reassigned() == {0: [4]}
+    assert cluster.leaders == [1]
+    cluster.catch_up(0)
+    assert cluster.states[0].replicas == [1, 2, 4]
+    cluster.find(3)
+    cluster.advance(2 * REST_S)
+    assert cluster.states[0].replicas == [1, 2, 4], "it does not go back"
+    assert cluster.balancer.moved == {True: 1, False: 0}
+
+
+def test_a_broker_that_is_back_in_time_keeps_its_replicas() -> None:
+    cluster = three_of_four()
+    cluster.advance(GONE_S - 60)
+    cluster.find(3)
+    cluster.advance(120)
+    cluster.lose(3)
+    cluster.advance(GONE_S - 60)
+    assert cluster.reassigned() == {}, "the time begins anew"
+    assert cluster.states[0].replicas == [1, 2, 3]
+
+
+def test_a_broker_that_is_back_before_the_move_begins_keeps_its_replicas() -> None:
+    cluster = three_of_four()
+    cluster.settings.values["barnabas.balancer"] = "plan"
+    cluster.advance(GONE_S + 60)
+    groups = cluster.balancer.plan.groups
+    assert [move.reason for move in cluster.balancer.plan.moves] == ["gone"]
+    cluster.find(3)
+    cluster.settings.values["barnabas.balancer"] = "on"
+    cluster.balancer._planned(Plan(groups), None)
+    cluster.runtime.advance(0.1)
+    assert cluster.reassigned() == {}
+
+
+def test_a_move_is_cancelled_when_another_replica_is_gone_which_is_then_replaced() -> None:
+    cluster = Cluster([[1, 2, 3]] * 3, brokers=5, loads=dict.fromkeys(range(3), (0, 0)))
+    cluster.advance(REST_S + 10)
+    state = cluster.states[0]
+    lost = max({1, 2, 3} - {state.leader, *state.removing_replicas})
+    cluster.lose(lost)
+    cluster.advance(REST_S - 60)
+    assert cluster.states[0].adding_replicas == state.adding_replicas, "it may be back soon"
+    cluster.advance(180)
+    assert sorted(cluster.states[0].replicas) == [1, 2, 3]
+    cluster.advance(GONE_S)
+    assert cluster.states[0].removing_replicas == [lost]
+
+
+def test_no_replica_is_replaced_where_that_is_off() -> None:
+    cluster = three_of_four()
+    cluster.settings.values["barnabas.balancer.gone.ms"] = "-1"
+    cluster.advance(3 * GONE_S)
+    assert cluster.states[0].replicas == [1, 2, 3]
+
+
+def test_replicas_of_a_broker_that_is_not_registered_are_replaced() -> None:
+    cluster = three_of_four()
+    cluster.commit(UnregisterBrokerRecord(broker_id=3, broker_epoch=3))
+    cluster.advance(GONE_S - 60)
+    assert cluster.reassigned() == {}
+    cluster.advance(180)
+    assert cluster.reassigned() == {0: [4]}
+
+
+def test_reassignments_that_wait_for_a_broker_that_is_away_do_not_count() -> None:
+    cluster = Cluster([[1, 2], [2, 1]] * 10, brokers=4)
+    for index in range(MOVES_AT_ONCE):
+        cluster.reassign(index, [1, 2, 4])
+    cluster.lose(4)
+    cluster.advance(REST_S - 60)
+    assert sorted(cluster.reassigned()) == list(range(MOVES_AT_ONCE))
+    cluster.advance(120)
+    assert len(cluster.reassigned()) == 2 * MOVES_AT_ONCE
 
 
 def test_switched_off_in_the_middle_it_begins_no_more() -> None:

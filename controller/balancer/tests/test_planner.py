@@ -16,7 +16,7 @@ from barnabas.controller.balancer.planner import RANGE, RANGE_MIN, plan
 from barnabas.controller.balancer.tests.clusters import DISK_BYTES, ModelCluster, large_cluster
 from barnabas.controller.metadata.image import PartitionState
 from barnabas.runtime.slices import run_through
-from barnabas.wire.messages.metadata_records import ConfigRecord
+from barnabas.wire.messages.metadata_records import ConfigRecord, UnregisterBrokerRecord
 
 MB = 1_000_000
 THREE = {1: None, 2: None, 3: None}
@@ -128,6 +128,89 @@ def test_a_drained_broker_loses_its_replicas() -> None:
     assert Counter(move.reason for move in found.moves)["drain"] == 4
     cluster.settle(4)
     assert cluster.per_broker()[4] == [0, 0, 0]
+
+
+def three_copies(brokers: Mapping[int, str | None]) -> ModelCluster:
+    """Partitions with their replicas on brokers 1 to 3; the others are empty, and a replica weighs nothing."""
+    cluster = ModelCluster(brokers)
+    cluster.topic("t", [[1, 2, 3], [2, 3, 1], [3, 1, 2]], [(0, 0, number * MB) for number in (3, 1, 2)])
+    return cluster
+
+
+def test_a_replica_on_a_broker_that_is_gone_is_replaced() -> None:
+    cluster = three_copies(dict.fromkeys(range(1, 6)))
+    cluster.lose(3)
+    moves = cluster.plan().moves
+    assert [move.partition for move in moves] == [1, 2, 0], "small ones first"
+    assert all(move.reason == "gone" and 3 not in move.target for move in moves)
+    assert all(move.size == move.partition * MB for move in moves[:2])
+    assert Counter(each for move in moves for each in {*move.target} - {*move.current}) in (
+        {4: 2, 5: 1},
+        {4: 1, 5: 2},
+    )
+    cluster.settle(3)
+    assert cluster.per_broker()[3] == [0, 0, 0]
+
+
+def test_all_replicas_of_a_partition_that_are_gone_are_replaced_together() -> None:
+    """The reassignment ends when all its replicas are in sync."""
+    cluster = three_copies(dict.fromkeys(range(1, 7)))
+    cluster.lose(2)
+    cluster.lose(3)
+    moves = cluster.plan().moves
+    assert len(moves) == 3
+    assert all(not {2, 3} & {*move.target} and len({*move.target}) == 3 for move in moves)
+    assert moves[0].size == 2 * MB
+
+
+def test_a_broker_that_is_not_registered_is_replaced_when_it_is_gone() -> None:
+    cluster = three_copies(dict.fromkeys(range(1, 5)))
+    cluster.lose(3)
+    cluster.gone.clear()
+    cluster.replay(UnregisterBrokerRecord(broker_id=3, broker_epoch=3))
+    found = cluster.plan()
+    assert found.moves == []
+    assert found.unregistered == {3}
+    cluster.gone = {3}
+    assert len(cluster.plan().moves) == 3
+
+
+def test_what_is_gone_and_has_no_leader_or_a_replica_that_lags_stays() -> None:
+    cluster = three_copies(dict.fromkeys(range(1, 5)))
+    cluster.lose(3)
+    change(cluster, 0, isr=[1])
+    change(cluster, 1, leader=-1)
+    assert [move.partition for move in cluster.plan().moves] == [2]
+
+
+def test_replicas_that_are_gone_stay_where_no_other_broker_has_a_place() -> None:
+    cluster = three_copies(dict.fromkeys(range(1, 5)))
+    cluster.lose(3)
+    cluster.usable[4] = DISK_BYTES // 10
+    assert cluster.plan().moves == []
+    cluster = three_copies(dict.fromkeys(range(1, 4)))
+    cluster.lose(3)
+    assert cluster.plan().moves == []
+
+
+def test_when_half_of_the_brokers_are_gone_none_is() -> None:
+    cluster = three_copies(dict.fromkeys(range(1, 5)))
+    cluster.lose(3)
+    cluster.lose(4)
+    assert cluster.plan().moves == []
+
+
+def test_what_is_gone_goes_to_another_rack_if_it_must_and_back_later() -> None:
+    racks = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b"}
+    cluster = three_copies(racks)
+    cluster.lose(3)
+    moves = cluster.plan().moves
+    assert len(moves) == 3
+    cluster.apply(moves)
+    cluster.register(6, "c")
+    cluster.settle(5)
+    for state in cluster.image.topics["t"].partitions.values():
+        assert {{**racks, 6: "c"}[each] for each in state.replicas} == {"a", "b", "c"}
 
 
 def test_a_slow_broker_loses_leaders_then_replicas() -> None:
@@ -262,6 +345,8 @@ def clusters(draw: st.DrawFn) -> tuple[ModelCluster, dict[int, float]]:
             for _ in range(partitions)
         ]
         cluster.topic(f"t{number}", replicas, loads)
+    for broker in draw(st.sets(st.sampled_from(brokers), max_size=2)):
+        cluster.lose(broker)
     slow = draw(st.dictionaries(st.sampled_from(brokers), st.sampled_from([10.0, 1000.0]), max_size=1))
     return cluster, slow
 
@@ -297,7 +382,10 @@ def test_a_plan_keeps_the_rules(case: tuple[ModelCluster, dict[int, float]]) -> 
         assert move.current == state.replicas
         assert move.leader == state.leader
         assert len(set(move.target)) == len(move.target) == len(move.current)
-        assert len({*move.target} - {*move.current}) <= 1, "one replica at a time"
+        lost = cluster.gone & {*move.current} if move.reason == "gone" else set()
+        assert not lost & {*move.target}
+        assert len({*move.target} - {*move.current}) <= max(len(lost), 1), "one replica at a time"
+        assert not move.copies or slow or {*state.isr} | lost >= {*move.current}, "the move ends"
         assert move.copies or move.size == 0
         assert move.copies or move.target[0] != state.leader
         for added in {*move.target} - {*move.current}:
@@ -306,18 +394,19 @@ def test_a_plan_keeps_the_rules(case: tuple[ModelCluster, dict[int, float]]) -> 
             assert not broker.cordoned_log_dirs
             assert added not in slow or len(slow) * 2 >= len(image.brokers)
             assert cluster.usable[added] >= DISK_BYTES // 10
-        assert closeness(cluster, move.target) <= closeness(cluster, move.current)
+        assert lost or closeness(cluster, move.target) <= closeness(cluster, move.current)
 
 
 @given(clusters())
 def test_a_plan_never_increases_the_imbalance(case: tuple[ModelCluster, dict[int, float]]) -> None:
     """Where no hard goal moves anything; the first goal that changes is better."""
     cluster, _ = case
-    counted = {each.broker_id for each in cluster.image.brokers.values() if not each.cordoned_log_dirs}
+    brokers = cluster.image.brokers.values()
+    counted = {each.broker_id for each in brokers if each.is_active and not each.cordoned_log_dirs}
     moves = cluster.plan().moves
     if not counted or any(move.reason not in ("bytes_in", "bytes_out", "replicas") for move in moves):
         return
-    if any(each.cordoned_log_dirs for each in cluster.image.brokers.values()):
+    if any(each.cordoned_log_dirs for each in brokers):
         return
     before = outside(cluster, counted)
     cluster.apply(moves)
