@@ -710,6 +710,8 @@ class Node:
                 self._lifecycle.heartbeat_now()
             if self._fetchers is not None and self._partitions is not None:
                 self._fetchers.resize(self._config.num_replica_fetchers, self._partitions.all())
+            if self._load_reporter is not None:
+                self._load_reporter.configs_changed()
             if self._partitions is not None:
                 self._security.reload()
 

@@ -47,25 +47,36 @@ class LoadReporter:
         self._directories = directories
         self._hedges = hedges
         self._send = send
-        self._timer: Timer | None = None
+        self._timer: Timer | None = None  # None: stopped, or off
+        self._is_started = False
         self._since: float | None = None  # when the counters were read last, on the monotonic clock
         self._counted: dict[Partition, tuple[int, int]] = {}  # bytes in and out at that time
         self._counted_hedges: dict[int, int] = {}
 
     def start(self) -> None:
-        interval_s = self._settings.barnabas_balancer_report_interval_ms / 1000
-        self._timer = self._runtime.call_later(interval_s, self._report)
+        self._is_started = True
+        self.configs_changed()
 
     def stop(self) -> None:
+        self._is_started = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def configs_changed(self) -> None:
+        """Begin to report, if the balancer has been switched on."""
+        if self._timer is None and self._is_started and self._settings.barnabas_balancer != "off":
+            self._later()
+
+    def _later(self) -> None:
+        interval_s = self._settings.barnabas_balancer_report_interval_ms / 1000
+        self._timer = self._runtime.call_later(interval_s, self._report)
+
     def _report(self) -> None:
         if self._settings.barnabas_balancer == "off":
+            self._timer = None
             self._since = None
             self._counted.clear()
-            self.start()
             return
         now = self._runtime.monotonic()
         elapsed_s = 0.0 if self._since is None else now - self._since
@@ -76,8 +87,8 @@ class LoadReporter:
             if elapsed_s > 0:
                 self._send(self._report_of(loads))
             self._counted_hedges = dict(self._hedges)
-            if self._timer is not None:  # not stopped meanwhile
-                self.start()
+            if self._is_started:  # not stopped meanwhile
+                self._later()
 
         in_slices(self._runtime, self._measure(elapsed_s, loads), done)
 

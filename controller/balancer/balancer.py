@@ -157,7 +157,10 @@ class Balancer:
         self._obstacle = ""
 
     def _later(self) -> None:
-        self._timer = self._runtime.call_later(self._seconds(INTERVAL_MS, 60_000), self._pass)
+        """Plan after the interval, unless it is off; then when it is switched on."""
+        self._timer = None
+        if self.is_on:
+            self._timer = self._runtime.call_later(self._seconds(INTERVAL_MS, 60_000), self._pass)
 
     def _pass(self) -> None:
         self._later()
@@ -236,6 +239,8 @@ class Balancer:
     # -- moving
 
     def _metadata_changed(self, image: MetadataImage) -> None:
+        if self._timer is None:
+            self._later()
         has_ended = False
         for key in tuple(self._begun):
             move = self._moving[key]

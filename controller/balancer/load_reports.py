@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -77,6 +77,7 @@ class ClusterLoads:
         self.earlier: dict[int, LoadReport] = {}  # those before
         self._received: dict[int, float] = {}
         self._hedges: deque[tuple[float, int, int, int]] = deque()  # time, leader, replica, count
+        self._counts: dict[int, Counter[int]] = {}  # of these: replica -> leader -> count
         self._slow_since: dict[int, float] = {}
 
     def clear(self) -> None:
@@ -84,6 +85,7 @@ class ClusterLoads:
         self.earlier.clear()
         self._received.clear()
         self._hedges.clear()
+        self._counts.clear()
         self._slow_since.clear()
 
     def receive(self, broker_id: int, report: LoadReport, now: float) -> None:
@@ -97,8 +99,9 @@ class ClusterLoads:
         self.reports[broker_id] = report
         self._received[broker_id] = now
         for replica, count in report.hedges.items():
-            if count:
+            if count and replica != broker_id:
                 self._hedges.append((now, broker_id, replica, count))
+                self._counts.setdefault(replica, Counter())[broker_id] += count
         self._find_slow(now)
 
     def forget(self, broker_id: int) -> None:
@@ -120,19 +123,18 @@ class ClusterLoads:
         return {replica: now - since for replica, since in self._slow_since.items()}
 
     def _find_slow(self, now: float) -> None:
-        hedges = self._hedges
-        while hedges and hedges[0][0] < now - SLOW_WINDOW_S:
-            hedges.popleft()
-        counts: dict[int, int] = {}
-        leaders: dict[int, set[int]] = {}
-        for _, leader, replica, count in hedges:
-            if leader != replica:
-                counts[replica] = counts.get(replica, 0) + count
-                leaders.setdefault(replica, set()).add(leader)
+        while self._hedges and self._hedges[0][0] < now - SLOW_WINDOW_S:
+            _, leader, replica, count = self._hedges.popleft()
+            counts = self._counts[replica]
+            counts[leader] -= count
+            if not counts[leader]:
+                del counts[leader]
+            if not counts:
+                del self._counts[replica]
         slow = {
-            each
-            for each, count in counts.items()
-            if count > SLOW_HEDGES and len(leaders[each]) >= SLOW_LEADERS
+            replica
+            for replica, counts in self._counts.items()
+            if counts.total() > SLOW_HEDGES and len(counts) >= SLOW_LEADERS
         }
         for replica in slow:
             self._slow_since.setdefault(replica, now)

@@ -9,13 +9,16 @@ from barnabas.broker.tests.leader import batch
 from barnabas.broker.tests.reply import Reply, send
 from barnabas.broker.tests.virtual_cluster import NODE_IDS, VirtualCluster
 from barnabas.controller.balancer.balancer import Balancer
+from barnabas.controller.metadata.decision import Decision
 from barnabas.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreateTopicsRequest,
 )
+from barnabas.wire.messages.metadata_records import ConfigRecord
 
 CREATE_TOPICS = 19
+BROKER_RESOURCE = 4  # ConfigResource.Type
 PARTITIONS = 6
 RECORD = "x" * 200_000
 
@@ -90,11 +93,16 @@ def test_the_load_spreads() -> None:
     assert cluster.balancer.moved[False] == 4
 
 
-def test_off_no_reports_are_sent() -> None:
+def test_no_reports_are_sent_before_it_is_switched_on() -> None:
     cluster = LoadedCluster("barnabas.balancer.interval.ms=10000")
     cluster.produce(60)
     assert set(cluster.leaders) == {cluster.first}
     assert cluster.balancer.loads.reports == {}
+    record = ConfigRecord(BROKER_RESOURCE, "", "barnabas.balancer", "on")
+    controller = cluster.nodes[cluster.active()].services.controller
+    controller.run(lambda _: Decision([record], None), lambda _: None)
+    cluster.produce(60)
+    assert Counter(cluster.leaders) == dict.fromkeys(NODE_IDS, 2)
 
 
 def test_hedges_make_a_broker_give_up_its_leaders() -> None:

@@ -26,6 +26,7 @@ from barnabas.wire.messages.alter_partition_reassignments import (
 from barnabas.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from barnabas.wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
+    ConfigRecord,
     PartitionChangeRecord,
     RegisterBrokerRecord,
     TopicRecord,
@@ -35,6 +36,7 @@ from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC = b"t" * 16
 MB = 1_000_000.0
+BROKER_RESOURCE = 4  # ConfigResource.Type
 REST_S = 600
 NO_LOADS: Mapping[int, tuple[float, float]] = {}
 
@@ -91,6 +93,10 @@ class Cluster:
     def commit(self, *records: msgspec.Struct) -> None:
         self.controller.run(lambda _: Decision(records, None), lambda _: None)
         self.runtime.advance(0.01)
+
+    def switch(self, mode: str) -> None:
+        self.settings.values["barnabas.balancer"] = mode
+        self.commit(ConfigRecord(BROKER_RESOURCE, "", "barnabas.balancer", mode))
 
     @property
     def states(self) -> dict[int, PartitionState]:
@@ -215,7 +221,8 @@ def test_off_plans_nothing() -> None:
     cluster.advance(2 * REST_S)
     assert cluster.leaders == [1] * 6
     assert not cluster.balancer.is_on
-    cluster.settings.values["barnabas.balancer"] = "on"
+    assert cluster.balancer._timer is None
+    cluster.switch("on")
     cluster.advance(70)
     assert sorted(cluster.leaders) == [1, 1, 2, 2, 3, 3]
 
@@ -423,12 +430,12 @@ def test_a_broker_that_is_back_in_time_keeps_its_replicas() -> None:
 
 def test_a_broker_that_is_back_before_the_move_begins_keeps_its_replicas() -> None:
     cluster = three_of_four()
-    cluster.settings.values["barnabas.balancer"] = "plan"
+    cluster.switch("plan")
     cluster.advance(GONE_S + 60)
     groups = cluster.balancer.plan.groups
     assert [move.reason for move in cluster.balancer.plan.moves] == ["gone"]
     cluster.find(3)
-    cluster.settings.values["barnabas.balancer"] = "on"
+    cluster.switch("on")
     cluster.balancer._planned(Plan(groups), None)
     cluster.runtime.advance(0.1)
     assert cluster.reassigned() == {}
@@ -479,7 +486,7 @@ def test_switched_off_in_the_middle_it_begins_no_more() -> None:
     cluster = one_empty()
     cluster.advance(REST_S + 10)
     begun = cluster.reassigned()
-    cluster.settings.values["barnabas.balancer"] = "off"
+    cluster.switch("off")
     for index in begun:
         cluster.catch_up(index)
     cluster.advance(120)
@@ -527,7 +534,7 @@ def test_loads_for_new_partitions_while_it_is_on() -> None:
     assert cluster.balancer.leader_loads() == {}, "there are no reports so far"
     cluster.report()
     assert cluster.balancer.leader_loads() == {1: 12 * MB, 2: 0, 3: 0}
-    cluster.settings.values["barnabas.balancer"] = "plan"
+    cluster.switch("plan")
     assert cluster.balancer.leader_loads() == {}
 
 
