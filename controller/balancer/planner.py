@@ -1,8 +1,9 @@
 """Plans moves that balance a cluster: a function of the metadata, the load reports and what must stay where it is.
 
 Goals, in Cruise Control's order. Hard ones first: replicas on brokers that are gone are replaced, so that no copy is missing; replicas
-leave brokers that are drained, slow or full; leaders leave slow brokers; the replicas of a partition spread over racks. Then three that each keep every broker within a tenth of the average: the bytes that its
-leaders take in, those that they give out, and the number of replicas.
+leave brokers that are drained, slow or full; leaders leave slow brokers; the replicas of a partition spread over racks. Then three that
+each keep every broker within a tenth of the average: the bytes that its leaders take in, those that they give out, and the number of
+replicas.
 
 For each of these a change of leaders, which copies nothing, is tried before a replica is moved, and small partitions are moved before
 large ones. Where no move helps with bytes, two partitions are swapped, which moves the difference of their loads. A move or swap
@@ -57,8 +58,8 @@ class _Broker:
     """A broker as it will be when the moves planned so far are done. `loads`: by goal."""
 
     __slots__ = (
-        "broker_id", "free", "holds", "is_counted", "is_drained", "is_gone", "is_slow", "leads", "leads_bytes", "leaving", "loads", "may_lead", "rack",
-        "takes_replicas", "total",
+        "broker_id", "free", "holds", "is_counted", "is_drained", "is_gone", "is_slow", "leads", "leads_bytes", "leaving", "loads",
+        "may_lead", "rack", "takes_replicas", "total",
     )  # fmt: skip
 
     def __init__(
