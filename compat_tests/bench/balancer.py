@@ -67,10 +67,19 @@ def drained(brokers: int, partitions: int, draw: random.Random) -> ModelCluster:
     return cluster
 
 
+def gone(brokers: int, partitions: int, draw: random.Random) -> ModelCluster:
+    """A balanced cluster one of whose brokers is gone."""
+    cluster = large_cluster(brokers, partitions, draw)
+    cluster.settle(ROUNDS_MAX)
+    cluster.lose(1)
+    return cluster
+
+
 SCENARIOS: dict[str, Callable[[int, int, random.Random], ModelCluster]] = {
     "striped": skewed,
     "a tenth added": grown,
     "one drained": drained,
+    "one gone": gone,
 }
 
 
@@ -88,9 +97,9 @@ def measure(cluster: ModelCluster) -> Result:
         reports = cluster.reports()
         gc.collect()
         gc.freeze()  # as `barnabas start` does
-        found = run_through(plan(cluster.image, reports))
-        plan_s = min(plan_time(plan(cluster.image, reports)) for _ in range(REPEATS))
-        step_s = min(longest_step(plan(cluster.image, reports)) for _ in range(REPEATS))
+        found = run_through(plan(cluster.image, reports, gone=cluster.gone))
+        plan_s = min(plan_time(plan(cluster.image, reports, gone=cluster.gone)) for _ in range(REPEATS))
+        step_s = min(longest_step(plan(cluster.image, reports, gone=cluster.gone)) for _ in range(REPEATS))
         result = result or Result(found, found, bound)
         result.last = found
         result.longest_plan_s = max(result.longest_plan_s, plan_s)

@@ -488,7 +488,7 @@ class _Planner:
 
     def _try_replica(self, goal: int, partition: _Partition, source: _Broker, target: _Broker) -> bool:
         moved = partition.loads if partition.leader == source.broker_id else (0.0, 0.0, 1.0)
-        if not self._is_better(goal, moved, source, target) or not self._may_hold(partition, source, target):
+        if not self._may_hold(partition, source, target) or not self._is_better(goal, moved, source, target):
             return False
         self._plan(self._move_replica(partition, source, target, GOALS[goal]))
         return True
