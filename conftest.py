@@ -92,7 +92,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 def _clients_are_closed() -> Iterator[None]:
     """What a client that is left open logs and allocates disturbs every later test of its process."""
     yield
-    left = {test for thread, test in _threads_of_clients.items() if thread.is_alive()}
+    left = {
+        _threads_of_clients.get(thread, "the last one")  # whose teardown this is part of
+        for thread in threading.enumerate()
+        if thread.name.startswith("kafka-")
+    }
     assert not left, f"these tests leave clients of kafka-python open: {sorted(left)}"
 
 

@@ -1,7 +1,7 @@
 """The nodes of one configuration (barnabas.cores): ids, ports, folders and roles of each, as properties on top of the configuration.
 
 Node number i, from 0, has node.id + i, its listeners at the configured ports + i, and its data in `node-<id>` of each log directory.
-No I/O but the reading of folders in `check_folders`.
+I/O: `check_folders` reads folders, `cpu_quota` the limits of control groups.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ def count_of(text: str) -> int:
     return math.ceil(min(cpus, cpu_quota(CGROUPS)))
 
 
-def cpu_quota(cgroups: Path) -> float:
+def cpu_quota(cgroups: Path, own: Path = Path("/proc/self/cgroup")) -> float:
     """CPUs that this process's control groups (version 2, at `cgroups`) let it use, as in a container with a limit; infinite
-    without one. The process sees its own group as the root, or a path below it."""
+    without one. `own` names the process's group: the root, or a path below it."""
     try:
-        named = Path("/proc/self/cgroup").read_text().partition("0::/")[2].partition("\n")[0]
+        group = Path(own.read_text().partition("0::/")[2].partition("\n")[0])
     except OSError:
         return math.inf
     quotas = [math.inf]
-    for folder in (cgroups / named, *(cgroups / named).parents):
+    for folder in (group, *group.parents):
         try:
-            quota, _, period = (folder / "cpu.max").read_text().partition(" ")
+            quota, _, period = (cgroups / folder / "cpu.max").read_text().partition(" ")
             quotas.append(int(quota) / int(period))
         except (OSError, ValueError):  # no such file, or "max"
             continue

@@ -82,12 +82,13 @@ class LoadReporter:
         elapsed_s = 0.0 if self._since is None else now - self._since
         self._since = now
         loads: list[PartitionLoad] = []
+        timer = self._timer
 
         def done() -> None:
             if elapsed_s > 0:
                 self._send(self._report_of(loads))
             self._counted_hedges = dict(self._hedges)
-            if self._is_started:  # not stopped meanwhile
+            if self._timer is timer:  # not stopped meanwhile, and perhaps started again
                 self._later()
 
         in_slices(self._runtime, self._measure(elapsed_s, loads), done)

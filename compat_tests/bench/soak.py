@@ -2,8 +2,8 @@
 
 A producer and a consumer of a topic that retention cuts, a producer of one that is compacted, members that join and leave a group,
 transactions, topics that come and go; every so many minutes the broker stops, in turns cleanly and by kill -9, and starts again. Memory,
-descriptors, size on disk and the latency of a produce are noted each half minute: they should not grow with the broker's age. All
-that was acknowledged has to be there.
+descriptors, size on disk and the latency of a produce are noted each half minute: they should not grow with the broker's age. Of the
+first two topics all that was acknowledged has to be there, and each kind of work has to go on in each of the broker's lives.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ _SETTINGS = {
 }
 _RECORDS = 10  # of 1 KB, in a request of the retained topic
 _KEYS = 20_000
-_LOST: tuple[type[Exception], ...] = (OSError, confluent_kafka.KafkaException, AssertionError)
 
 
 @dataclass
@@ -69,6 +68,7 @@ class Soak:
     read_offset: int = 0
     values: dict[int, bytes] = field(default_factory=dict)  # acknowledged last, by key
     unsure: set[int] = field(default_factory=set)  # keys whose last produce was not answered
+    _counted: dict[str, int] = field(default_factory=dict)  # at the end of the last life
 
     def run(self, work: Callable[[], None]) -> threading.Thread:
         """The work again and again in a thread, from the start after an error; the broker may be away meanwhile."""
@@ -79,7 +79,7 @@ class Soak:
                     continue
                 try:
                     work()
-                except _LOST as error:
+                except Exception as error:  # noqa: BLE001 - counted, and the work goes on
                     if self.is_up.is_set() and self.broker.alive():
                         self.failures.append(f"{work.__name__}: {error!r}")
                     time.sleep(0.2)
@@ -123,7 +123,10 @@ class Soak:
         consumer.assign([confluent_kafka.TopicPartition(_RETAINED, 0, self.read_offset)])
         while self.goes_on:
             for message in consumer.consume(500, 1):
-                if message.error():
+                error = message.error()
+                if error is not None:
+                    if self.goes_on and not error.retriable():
+                        self.failures.append(f"read at {self.read_offset}: {error}")
                     continue
                 offset = message.offset()
                 assert offset is not None
@@ -236,6 +239,14 @@ class Soak:
             "CPU, % of a core": cpu_share * 100,
         }
 
+    def check_progress(self) -> None:
+        """Each kind of work has been done since the last call."""
+        kinds = ("produced", "consumed", "compacted", "members", "transactions", "topics")
+        for kind in kinds:
+            if self.counts.get(kind, 0) <= self._counted.get(kind, 0):
+                self.failures.append(f"nothing was {kind} in this life of the broker: {self.counts}")
+        self._counted = dict(self.counts)
+
     def check_compacted(self) -> None:
         """Each key's last acknowledged value is the last in the log, or a later one that was not answered."""
         consumer = confluent_kafka.Consumer(
@@ -325,12 +336,16 @@ def _run(broker: Broker, options: argparse.Namespace) -> int:
         for failure in soak.failures[:5]:
             say(failure)
         if time.monotonic() - born > options.life * 60:
+            soak.check_progress()
             starts.append(soak.restart(kill=len(lives) % 2 == 0))
             born = time.monotonic()
             lives.append([])
+    soak.check_progress()
     soak.is_over.set()
     for thread in threads:
         thread.join(60)
+    if soak.read_offset + 10 * _RECORDS * 200 < soak.next_offset:
+        soak.failures.append(f"read up to {soak.read_offset} only of {soak.next_offset}")
     soak.check_compacted()
     print(summary(lives))
     print(f"\nstarts, s: {', '.join(f'{each:.2f}' for each in starts)}\n{soak.counts}")

@@ -171,6 +171,7 @@ class Balancer:
             self._waiting.clear()
             self._away_since.clear()
             return
+        self._note_away(image, now)
         if mode == ON:
             self._cancel_moves_to_absent(image)
         if self._is_planning:
@@ -192,15 +193,20 @@ class Balancer:
         steps = plan(image, loads.reports.copy(), loads.slow(now), fixed, earlier, gone)
         run_steps(self._runtime, steps, self._planned)
 
+    def _note_away(self, image: MetadataImage, now: float) -> None:
+        active = {each.broker_id for each in image.brokers.values() if each.is_active}
+        # One that is no longer registered counts from when it was fenced; the next plan tells whether it has replicas.
+        self._unregistered |= self._away_since.keys() - image.brokers.keys()
+        away = (image.brokers.keys() | self._unregistered) - active
+        self._away_since = {each: self._away_since.get(each, now) for each in away}
+
     def _find_obstacle(self, image: MetadataImage, now: float) -> str:
         """Why there can be no plan now; empty when there can."""
         active = {each.broker_id for each in image.brokers.values() if each.is_active}
-        away = (image.brokers.keys() | self._unregistered) - active
-        self._away_since = {each: self._away_since.get(each, now) for each in away}
         age_max_s = self._seconds(REPORT_INTERVAL_MS, 10_000) * REPORT_INTERVALS_MAX
         for broker_id in self.loads.missing(self.loads.reports.keys() - active, now, age_max_s):
             self.loads.forget(broker_id)
-        leaving = away - self._unregistered - self._away_for(self._rest_s(), now)
+        leaving = self._away_since.keys() - self._unregistered - self._away_for(self._rest_s(), now)
         if leaving:
             return f"broker {min(leaving)} is away, and may be back soon"
         missing = self.loads.missing(active, now, age_max_s)
@@ -209,13 +215,18 @@ class Balancer:
         return ""
 
     def _away_for(self, seconds: float, now: float) -> set[int]:
-        """Brokers that have been away for so long."""
-        return {each for each, since in self._away_since.items() if now - since >= seconds}
+        """Brokers that have been away for so long, and still are."""
+        image = self._controller.image
+        return {
+            each
+            for each, since in self._away_since.items()
+            if now - since >= seconds and not _is_active(image, each)
+        }
 
     def _gone(self, now: float) -> set[int]:
         """Brokers whose replicas are replaced."""
         gone_s = self._seconds(GONE_MS, 1_800_000)
-        return set() if gone_s < 0 else self._away_for(gone_s, now)
+        return set() if gone_s < 0 else self._away_for(max(gone_s, self._rest_s()), now)
 
     def _planned(self, found: Plan | None, error: BaseException | None) -> None:
         self._is_planning = False
@@ -263,8 +274,13 @@ class Balancer:
         at_once = MOVES_AT_ONCE - self._reassigned_by_others()
         self._is_beginning = True
         try:
-            while self._waiting and len(self._moving) + len(self._waiting[0]) <= at_once:
-                self._begin(self._waiting.popleft())
+            while True:
+                room = at_once - len(self._moving)
+                group = next((each for each in self._waiting if len(each) <= room), None)
+                if group is None:
+                    break
+                self._waiting.remove(group)
+                self._begin(group)
         finally:
             self._is_beginning = False
 
@@ -319,19 +335,19 @@ class Balancer:
         return failed
 
     def _reassigned_by_others(self) -> int:
-        """How many reassignments copy, or may: those that wait for a broker that has been away for the rest do not."""
+        """How many reassignments copy, or may: those that wait for a broker that has been away for barnabas.balancer.rest.ms don't."""
         away = self._away_for(self._rest_s(), self._runtime.monotonic())
         return sum(
             bool(state.adding_replicas or state.removing_replicas)
             and (topic.topic_id, index) not in self._moving
-            and away.isdisjoint(state.adding_replicas)
+            and away.isdisjoint(set(state.replicas).difference(state.removing_replicas))
             for topic in self._controller.image.topics.values()
             for index, state in topic.partitions.items()
         )
 
     def _cancel_moves_to_absent(self, image: MetadataImage) -> None:
-        """Cancel moves to brokers that are away, and those of partitions another of whose brokers has been away for the rest: they would
-        wait for them."""
+        """Cancel moves to brokers that are away, and those of partitions another of whose brokers has been away for
+        barnabas.balancer.rest.ms: they would wait for them."""
         away = self._away_for(self._rest_s(), self._runtime.monotonic())
         for key in tuple(self._begun):
             move = self._moving[key]

@@ -6,10 +6,11 @@ each keep every broker within a tenth of the average: the bytes that its leaders
 replicas.
 
 For each of these a change of leaders, which copies nothing, is tried before a replica is moved, and small partitions are moved before
-large ones. Where no move helps with bytes, two partitions are swapped, which moves the difference of their loads. A move or swap
+large ones. Where no move helps with bytes, two partitions are swapped, which moves the difference of their loads, if that is a twentieth
+of what a broker has too much or too little. A move or swap
 - never puts two replicas on one broker, replicas closer together in racks, or more on a disk than it can hold,
 - makes the larger of the two brokers' loads smaller, by a fifth of what it moves at least,
-- takes no broker out of the range of a goal that comes earlier, nor further out of it.
+- leaves both brokers in the range of each goal that comes earlier, or closer together than before.
 So a plan ends, and the plan of a balanced cluster is empty. A partition is moved once in a plan. A replica that is replaced goes to the
 rack with the fewest of its partition that are left: a copy counts for more than racks, over which it is spread later.
 """
@@ -46,7 +47,7 @@ GAIN_MIN: Final = 0.2  # of what a move moves
 DISK_USED_MAX: Final = 0.9
 SLOW_REPLICAS_S: Final = 900.0  # for so long a broker is slow before its replicas leave
 RELEASED_AT_ONCE: Final = 200
-MOVES_MAX: Final = 1000  # in one plan
+MOVES_MAX: Final = 1000  # in one plan; a swap counts as one
 TARGETS_MAX: Final = 10  # brokers tried for one replica
 CANDIDATES_MAX: Final = 50  # replicas of one broker tried for a goal: the cheapest
 SWAP_BROKERS_MAX: Final = 15  # with which one broker may swap partitions
@@ -153,10 +154,11 @@ class _Planner:
         self._image = image
         self._reports = reports
         self._earlier = earlier
-        # Where half of the brokers look slow or gone, it is not the brokers.
+        # Where half of the brokers look slow or are away, it is not the brokers.
         slow = {each: slow_s for each, slow_s in slow.items() if each in image.brokers}
         slow = slow if len(slow) * 2 < len(image.brokers) else {}
-        self._gone = gone if len(gone) * 2 < len(image.brokers.keys() | gone) else ()
+        away = {broker.broker_id for broker in image.brokers.values() if not broker.is_active} | {*gone}
+        self._gone = gone if len(away) * 2 < len(image.brokers.keys() | gone) else ()
         self._brokers = {
             broker_id: _Broker(broker, slow.get(broker_id), reports.get(broker_id), broker_id in self._gone)
             for broker_id, broker in image.brokers.items()
@@ -269,11 +271,11 @@ class _Planner:
             return Plan([])
         self._set_bounds()
         before = self._imbalance()
+        yield from self._lead_elsewhere()  # first, as it copies nothing
         yield from self._replace_gone()
         yield from self._leave(
             "drain", [each for each in self._brokers.values() if each.is_drained], lambda _: True
         )
-        yield from self._lead_elsewhere()
         yield from self._spread_over_racks()
         yield from self._leave(
             "disk", [each for each in self._counted if each.is_full], lambda broker: broker.is_full
@@ -335,11 +337,15 @@ class _Planner:
                 yield None
 
     def _replacements(self, partition: _Partition) -> dict[int, _Broker]:
-        """For each replica of the partition that is gone the broker that gets it; empty where one has none, or where a replica that is
-        not gone lags: the move would wait for it."""
+        """For each replica of the partition that is gone the broker that gets it; empty where one has none, where a replica that is
+        gone still leads, or where one that is not gone lags: the move would wait for it."""
         gone = [each for each in partition.replicas if self._brokers[each].is_gone]
         found: dict[int, _Broker] = {}
-        if partition.is_fixed or any(each not in gone for each in partition.lagging):
+        if (
+            partition.is_fixed
+            or partition.leader in gone  # its controlled shutdown has not ended
+            or any(each not in gone for each in partition.lagging)
+        ):
             return found
         racks = [self._brokers[each].rack for each in partition.replicas if each not in gone]
         for replica in gone:

@@ -153,6 +153,13 @@ def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cpu_quota(tmp_path) == math.inf
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     assert cpu_quota(tmp_path) == 1.5
+    (tmp_path / "pods" / "one").mkdir(parents=True)
+    (tmp_path / "pods" / "cpu.max").write_text("50000 100000\n")
+    own = tmp_path / "own"
+    own.write_text("1:cpu:/else\n0::/pods/one\n")
+    assert cpu_quota(tmp_path, own) == 0.5
+    own.write_text("1:cpu:/else\n0::/\n")
+    assert cpu_quota(tmp_path, own) == 1.5
     monkeypatch.setattr(layout, "CGROUPS", tmp_path)
     assert count_of("auto") == min(2, len(os.sched_getaffinity(0)))
     (tmp_path / "cpu.max").write_text("1000 100000\n")

@@ -112,9 +112,11 @@ def _on_one(work: Callable[[Broker, Any], Figures], broker: str, folder: Path, s
 
 
 def _of_spark(ends: ExitStack) -> Work:
-    """With one Spark for all sizes, which has compiled its code at the first."""
-    folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="bench-growth-spark-")))
-    spark = ends.enter_context(local_spark("growth", folder, ""))
+    """With one Spark for all sizes, which has run the same before."""
+    scratch = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="bench-growth-spark-")))
+    spark = ends.enter_context(local_spark("growth", scratch, ""))
+    say("Spark warms up")
+    _on_one(partial(spark_topics.measure, spark, scratch), _BROKERS[0], scratch, 10)
 
     def work(broker: str, folder: Path, size: float) -> Figures:
         return _on_one(partial(spark_topics.measure, spark, folder), broker, folder, size)

@@ -1,4 +1,4 @@
-"""Nodes of one machine under barnabas.cores, however few cores it has: what each node more costs the others.
+"""Nodes of one machine under barnabas.cores, however few cores it has: what a further node costs.
 
 Started, memory, the processor time of nodes that rest, connections, the creation of a topic, the death of the only controller.
 """
@@ -45,7 +45,7 @@ def measure(_broker: str, folder: Path, nodes: int) -> Figures:
         rest = (_cpu(pids) - before) / _REST_S / nodes
         figures = {
             "all nodes ready, s": ready,
-            "memory of a node, MB": sum(map(_private_bytes, pids.values())) / nodes / 1e6,
+            "memory of a node, MB": sum(map(_proportional_bytes, pids.values())) / nodes / 1e6,
             "CPU of a node at rest, % of a core": rest * 100,
             "sockets of the controller": _sockets(pids[1]),
             "sockets of another node": _sockets(pids[nodes]),
@@ -95,8 +95,8 @@ def _cpu(pids: dict[int, int]) -> float:
     return sum(map(cpu_seconds, pids.values()))
 
 
-def _private_bytes(pid: int) -> int:
-    """Proportional memory: what processes share counts for each of them in part."""
+def _proportional_bytes(pid: int) -> int:
+    """Memory in which what processes share counts for each of them in part (Pss)."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

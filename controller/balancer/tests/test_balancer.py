@@ -455,6 +455,37 @@ def test_a_move_is_cancelled_when_another_replica_is_gone_which_is_then_replaced
     assert cluster.states[0].removing_replicas == [lost]
 
 
+def test_a_move_goes_on_when_another_replica_is_back_before_the_next_plan() -> None:
+    cluster = Cluster([[1, 2, 3]] * 3, brokers=5, loads=dict.fromkeys(range(3), (0, 0)))
+    cluster.advance(REST_S + 10)
+    state = cluster.states[0]
+    lost = max({1, 2, 3} - {state.leader, *state.removing_replicas})
+    cluster.lose(lost)
+    cluster.advance(REST_S - 20)
+    cluster.find(lost)
+    cluster.advance(60)
+    assert cluster.states[0].adding_replicas == state.adding_replicas
+
+
+def test_the_time_of_a_broker_that_is_unregistered_counts_from_when_it_was_fenced() -> None:
+    cluster = three_of_four()
+    cluster.advance(GONE_S - 120)
+    cluster.commit(UnregisterBrokerRecord(broker_id=3, broker_epoch=3))
+    assert cluster.reassigned() == {}
+    cluster.advance(240)
+    assert cluster.reassigned() == {0: [4]}
+
+
+def test_no_replica_is_replaced_before_a_broker_may_be_back() -> None:
+    cluster = three_of_four()
+    cluster.settings.values["barnabas.balancer.gone.ms"] = "0"
+    cluster.commit(UnregisterBrokerRecord(broker_id=3, broker_epoch=3))
+    cluster.advance(REST_S - 60)
+    assert cluster.reassigned() == {}
+    cluster.advance(180)
+    assert cluster.reassigned() == {0: [4]}
+
+
 def test_no_replica_is_replaced_where_that_is_off() -> None:
     cluster = three_of_four()
     cluster.settings.values["barnabas.balancer.gone.ms"] = "-1"
@@ -480,6 +511,17 @@ def test_reassignments_that_wait_for_a_broker_that_is_away_do_not_count() -> Non
     assert sorted(cluster.reassigned()) == list(range(MOVES_AT_ONCE))
     cluster.advance(120)
     assert len(cluster.reassigned()) == 2 * MOVES_AT_ONCE
+
+
+def test_reassignments_that_wait_for_a_replica_that_stays_do_not_count() -> None:
+    cluster = Cluster([[1, 2, 3]] * 5 + [[1, 2]] * 6, brokers=4)
+    for index in range(MOVES_AT_ONCE):
+        cluster.reassign(index, [1, 4, 3])
+    cluster.lose(3)
+    cluster.advance(REST_S - 60)
+    assert sorted(cluster.reassigned()) == list(range(MOVES_AT_ONCE))
+    cluster.advance(180)
+    assert len(cluster.reassigned()) > MOVES_AT_ONCE
 
 
 def test_switched_off_in_the_middle_it_begins_no_more() -> None:
