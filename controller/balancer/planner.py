@@ -482,7 +482,7 @@ class _Planner:
         """What may leave a broker for a goal: for bytes its leaders, of which those come first that have the least data for their
         rate; for replicas all, followers first and small ones first."""
         ordered = self._ordered.get((goal, source.broker_id))
-        if ordered is None:  # what comes to the broker later is not moved again
+        if ordered is None:  # what the broker gets later is not moved again
             if goal == REPLICAS:
                 leader = source.broker_id
                 ordered = sorted(source.holds, key=lambda each: (each.leader == leader, each.size))
@@ -563,7 +563,7 @@ class _Planner:
     def _by_surplus(self, goal: int, broker: _Broker) -> list[_Partition]:
         """What a broker leads, in the order of the load; for bytes out, of what is more than usual for the bytes in."""
         ordered = self._surplus.get((goal, broker.broker_id))
-        if ordered is None:  # what comes to the broker later is not moved again
+        if ordered is None:  # what the broker gets later is not moved again
             usual = 0.0
             if goal == BYTES_OUT and self._averages[BYTES_IN]:
                 usual = self._averages[BYTES_OUT] / self._averages[BYTES_IN]
