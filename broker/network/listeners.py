@@ -64,8 +64,12 @@ class Listeners:
                     listener.host,
                     listener.port,
                     self._protocol_factory(listener),
-                    send_buffer_bytes=self._config.socket_send_buffer_bytes,
-                    receive_buffer_bytes=self._receive_buffer_bytes(),
+                    send_buffer_bytes=self._if_given(
+                        "socket.send.buffer.bytes", self._config.socket_send_buffer_bytes
+                    ),
+                    receive_buffer_bytes=self._if_given(
+                        "socket.receive.buffer.bytes", self._config.socket_receive_buffer_bytes
+                    ),
                 )
             except OSError:
                 self.close()
@@ -102,8 +106,7 @@ class Listeners:
             listener.advertised_port or port,
         )
 
-    def _receive_buffer_bytes(self) -> int:
-        # Kafka's default keeps the system from growing the buffer, which makes a produce cost up to half as much
-        # again. So it counts only when it is set.
-        given = "socket.receive.buffer.bytes" in self._config.given
-        return self._config.socket_receive_buffer_bytes if given else -1
+    def _if_given(self, name: str, size: int) -> int:
+        """The size of a socket's buffer, -1 for the system's. Kafka's defaults keep the system from growing the buffers, with which
+        a produce, and a fetch of 1 MB, cost up to half as much again. So sizes count only when they are set."""
+        return size if name in self._config.given else -1
