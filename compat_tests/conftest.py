@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 
 from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.barnabas_broker import BarnabasBroker
-from compat_tests.harness.broker import Broker, ExternalBroker
+from compat_tests.harness.broker import Broker, ExternalBroker, made
 from compat_tests.harness.cluster import THREE, Cluster
 from compat_tests.harness.fixture_types import (
     BrokerFactory,
@@ -28,6 +28,7 @@ from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.metrics import LISTENER
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 
+LOG_LINES_SHOWN = 40
 MEASURES_STALLS = "BARNABAS_CHAOS_ROUNDS" in os.environ  # `make chaos`
 # settings of the shared broker besides the defaults: tests can wait for the end of short sessions, transactions and throttles
 SHARED_SETTINGS = {
@@ -72,6 +73,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.jvm)
         if kind != "barnabas" and item.get_closest_marker("barnabas_only"):
             item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows the last lines of its brokers' logs, which are removed soon."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for broker in [each for each in made if each.process is not None]:
+            lines = broker.log_text().splitlines()[-LOG_LINES_SHOWN:]
+            report.sections.append((f"the end of the log in {broker.directory}", "\n".join(lines)))
+    return report
 
 
 @pytest.fixture(scope="session")

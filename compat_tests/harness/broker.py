@@ -13,9 +13,13 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
+from weakref import WeakSet
 
 from compat_tests.harness.eventually import eventually
+
+made: Final[WeakSet[Broker]] = WeakSet()
+"""The brokers of this process, whose logs tell why a test has failed."""
 
 
 class BrokerFailed(AssertionError):
@@ -38,6 +42,7 @@ class Broker:
         self.process: subprocess.Popen[bytes] | None = None
         self._stopping_pid = -1  # the process that has got SIGTERM
         self.start_seconds = 0.0
+        made.add(self)
 
     @property
     def bootstrap(self) -> str:
