@@ -19,10 +19,9 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from barnabas.start_errors import can_bind
 from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.core_nodes import nodes_of, runs
+from compat_tests.harness.core_nodes import consecutive_ports, nodes_of, runs
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.tls_files import TlsFiles
@@ -34,18 +33,11 @@ NODE_IDS = (1, 2)
 PARTITIONS = 8
 
 
-def consecutive_ports() -> int:
-    """The first of two."""
-    while not can_bind("127.0.0.1", 1 + (port := free_port())):
-        pass
-    return port
-
-
 def settings(**more: str) -> dict[str, str]:
     """Of two nodes. `_` for `.` in names."""
     return {
         "barnabas.cores": "2",
-        "listeners": f"PLAINTEXT://127.0.0.1:{consecutive_ports()}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{consecutive_ports(len(NODE_IDS))}",
         "offsets.topic.num.partitions": "4",
         **{name.replace("_", "."): text for name, text in more.items()},
     }
@@ -125,7 +117,7 @@ def test_clients_use_both_nodes_and_both_are_measured(fresh_broker: BrokerFactor
 def test_tls_for_clients_and_between_the_nodes(fresh_broker: BrokerFactory, tmp_path: Path) -> None:
     files = TlsFiles(tmp_path)
     given = settings(inter_broker_listener_name="SSL", min_insync_replicas="2")
-    tls = consecutive_ports()
+    tls = consecutive_ports(len(NODE_IDS))
     given["listeners"] += f",SSL://127.0.0.1:{tls}"
     fresh_broker({**given, **files.properties()})
     where = {"bootstrap_servers": f"127.0.0.1:{tls}", **files.kafka_python()}
@@ -226,7 +218,7 @@ def refusal(directory: Path, **properties: str) -> str:
 
 def test_what_cannot_start_is_said_once(tmp_path: Path) -> None:
     assert "num.partitions" in refusal(tmp_path, barnabas_cores="2", num_partitions="many")
-    port = consecutive_ports()
+    port = consecutive_ports(len(NODE_IDS))
     with socket.create_server(("127.0.0.1", port + 1)):
         line = refusal(tmp_path, barnabas_cores="2", listeners=f"PLAINTEXT://127.0.0.1:{port}")
     assert f"node 2 cannot listen on 127.0.0.1:{port + 1} (PLAINTEXT): Address already in use" in line

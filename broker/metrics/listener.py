@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +47,7 @@ _GZIP_HEADER: Final = 16 + zlib.MAX_WBITS  # zlib.compressobj makes gzip
 _GZIP_LEVEL: Final = 1
 
 
-class PagesListener:
+class PagesListener(ABC):
     """An HTTP listener for PATHS, which `serve` answers. OSError when the address can't be listened on."""
 
     def __init__(self, runtime: Runtime, host: str, port: int) -> None:
@@ -67,9 +68,9 @@ class PagesListener:
         if head.method != "GET":
             raise HttpError(405, "another method")
 
+    @abstractmethod
     def serve(self, request: HttpRequest) -> None:
         """Respond, now or later. HttpError."""
-        raise NotImplementedError
 
     def refuse(self, request: HttpRequest, error: HttpError) -> None:
         text = f"{error.status} {reason(error.status)}: GET {', '.join(PATHS)} is all there is\n"

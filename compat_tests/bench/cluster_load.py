@@ -38,15 +38,16 @@ def topic_of(cluster: Cluster, leader: int) -> Iterator[str]:
     admin.delete_topics([name])[name].result(30)
 
 
-def _cpu(cluster: Cluster) -> float:
+def cluster_cpu(cluster: Cluster) -> float:
+    """Processor time of all nodes, in seconds."""
     return sum(cpu_seconds(node.pid) for node in cluster.nodes.values())
 
 
 def idle(cluster: Cluster, seconds: float) -> Measures:
     """CPU of an idle cluster, in percent of one core, by node."""
-    before = _cpu(cluster)
+    before = cluster_cpu(cluster)
     time.sleep(seconds)
-    return {"idle, CPU % a node": (_cpu(cluster) - before) / seconds / len(cluster.nodes) * 100}
+    return {"idle, CPU % a node": (cluster_cpu(cluster) - before) / seconds / len(cluster.nodes) * 100}
 
 
 def latencies(cluster: Cluster, scale: float) -> Measures:
@@ -77,9 +78,9 @@ def large_batches(cluster: Cluster, scale: float) -> Measures:
     volume = requests * len(_LARGE)
     with topic_of(cluster, 1) as topic:
         touch_memory(cluster.directory, len(cluster.nodes) * volume)
-        before = _cpu(cluster)
+        before = cluster_cpu(cluster)
         seconds = driver.produce_many(cluster.addresses[1], topic, _LARGE, 1000, requests, acks=-1)
-        used = _cpu(cluster) - before
+        used = cluster_cpu(cluster) - before
     return {
         "1 MB batches, acks=all, MB/s": volume / seconds / 1e6,
         "1 MB batches, acks=all, CPU-s/GB of all three": used / volume * 1e9,

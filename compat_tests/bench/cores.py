@@ -23,14 +23,12 @@ from typing import NamedTuple
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from barnabas.start_errors import can_bind
-from barnabas.testing.ports import free_port
 from compat_tests.bench import driver, prepared
 from compat_tests.bench.__main__ import say
 from compat_tests.bench.report import Results
 from compat_tests.bench.workloads import Measures, cpu_seconds
 from compat_tests.harness.barnabas_broker import BarnabasBroker
-from compat_tests.harness.core_nodes import nodes_of
+from compat_tests.harness.core_nodes import consecutive_ports, nodes_of
 
 SHARED_MEMORY = Path("/dev/shm")  # so that the disk is not measured
 TOPICS = 2
@@ -92,9 +90,7 @@ class Nodes:
     """One or two nodes, as `barnabas start` runs them."""
 
     def __init__(self, directory: Path, count: int) -> None:
-        port = free_port()
-        while not can_bind("127.0.0.1", port + 1):
-            port = free_port()
+        port = consecutive_ports(count)
         settings = {"barnabas.cores": str(count), "listeners": f"PLAINTEXT://127.0.0.1:{port}"}
         self.broker = BarnabasBroker(directory, settings)
         self.broker.start()

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from typing import Final
 
-from compat_tests.bench.prepared import CLIENT_ID
+from compat_tests.bench.prepared import CLIENT_ID, compact, unsigned_varint
 
 _PRODUCE, _FETCH = 0, 1
 _HEADER: Final = (
@@ -141,7 +141,7 @@ class _Log:
         topic.next_offset = offset + 1 + int.from_bytes(batch[23:27], "big")
         self._records.append(batch)
         if request[_ACKS] | request[_ACKS + 1]:  # not acks=0
-            body = b"\2%b\2" % _compact(name) + struct.pack(">ihqqq", 0, 0, offset, -1, 0) + b"\1\0\0\0"
+            body = b"\2%b\2" % compact(name) + struct.pack(">ihqqq", 0, 0, offset, -1, 0) + b"\1\0\0\0"
             self._answers.append(_frame(body + bytes(4) + b"\0"))
 
     def _fetch(self, client: _Client, request: memoryview) -> None:
@@ -162,9 +162,9 @@ class _Log:
     def _send(self, client: _Client, offset: int) -> None:
         topic = self._topic
         position, size = topic.batches[offset]
-        head = struct.pack(">ihi", 0, 0, 0) + b"\2" + _compact(topic.name) + b"\2"
+        head = struct.pack(">ihi", 0, 0, 0) + b"\2" + compact(topic.name) + b"\2"
         head += struct.pack(">ihqqq", 0, 0, topic.next_offset, topic.next_offset, 0) + b"\0" + bytes(4)
-        head += _unsigned_varint(size + 1)
+        head += unsigned_varint(size + 1)
         tail = b"\0\0\0"
         client.socket.sendall(
             struct.pack(">iib", 5 + len(head) + size + len(tail), 1, 0) + head, socket.MSG_MORE
@@ -177,18 +177,6 @@ class _Log:
 
 def _frame(body: bytes) -> bytes:
     return struct.pack(">iib", 5 + len(body), 1, 0) + body
-
-
-def _compact(data: bytes) -> bytes:
-    return _unsigned_varint(len(data) + 1) + data
-
-
-def _unsigned_varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:

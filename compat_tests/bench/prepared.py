@@ -29,8 +29,8 @@ def batch(records: int, value_size: int) -> bytes:
 
 def produce(topic: str, records: bytes, acks: int = 1, version: int = 12) -> bytes:
     """A Produce request with one batch for partition 0. Versions 9 to 12 have the same fields."""
-    partition = struct.pack(">i", 0) + _compact(records) + b"\0"
-    topics = _one(_compact(topic.encode()) + _one(partition) + b"\0")
+    partition = struct.pack(">i", 0) + compact(records) + b"\0"
+    topics = _one(compact(topic.encode()) + _one(partition) + b"\0")
     return _flexible_request(_PRODUCE, version, b"\0" + struct.pack(">hi", acks, 30_000) + topics + b"\0")
 
 
@@ -45,7 +45,7 @@ def fetch(topic: str, offset: int, max_bytes: int, max_wait_ms: int = 500, isola
     """A Fetch request for partition 0 from `offset`, at least 1 and at most about `max_bytes` bytes. `isolation`: 1 is
     read_committed."""
     partition = struct.pack(">iiqiqi", 0, -1, offset, -1, -1, max_bytes) + b"\0"
-    topics = _one(_compact(topic.encode()) + _one(partition) + b"\0")
+    topics = _one(compact(topic.encode()) + _one(partition) + b"\0")
     limits = struct.pack(">iiiibii", -1, max_wait_ms, 1, max(max_bytes, 1 << 20), isolation, 0, -1)
     return _flexible_request(_FETCH, 12, limits + topics + b"\1" + b"\1" + b"\0")
 
@@ -79,10 +79,11 @@ def _record(offset_delta: int, value: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    return _unsigned_varint(number << 1 if number >= 0 else (-number << 1) - 1)
+    return unsigned_varint(number << 1 if number >= 0 else (-number << 1) - 1)
 
 
-def _unsigned_varint(number: int) -> bytes:
+def unsigned_varint(number: int) -> bytes:
+    """UNSIGNED_VARINT."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -91,8 +92,9 @@ def _unsigned_varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _compact(data: bytes) -> bytes:
-    return _unsigned_varint(len(data) + 1) + data
+def compact(data: bytes) -> bytes:
+    """COMPACT_BYTES or COMPACT_STRING."""
+    return unsigned_varint(len(data) + 1) + data
 
 
 def _one(element: bytes) -> bytes:

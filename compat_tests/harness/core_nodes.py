@@ -1,12 +1,23 @@
-"""The processes of the nodes of a supervisor (barnabas.cores), from /proc."""
+"""What tests of a supervisor (barnabas.cores) need: ports in a row, and the processes of its nodes, from /proc."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
 
+from barnabas.start_errors import can_bind
+from barnabas.testing.ports import free_port
+
 _PARENT = 1  # among the fields of /proc/PID/stat behind the name
 _NODE_ID = "node.id="
+
+
+def consecutive_ports(count: int) -> int:
+    """The first of so many free ones."""
+    while True:
+        port = free_port()
+        if all(can_bind("127.0.0.1", port + index) for index in range(1, count)):
+            return port
 
 
 def nodes_of(supervisor: int) -> dict[int, int]:

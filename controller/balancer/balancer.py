@@ -171,7 +171,6 @@ class Balancer:
             self._waiting.clear()
             self._away_since.clear()
             return
-        self._note_away(image, now)
         if mode == ON:
             self._cancel_moves_to_absent(image)
         if self._is_planning:
@@ -193,16 +192,13 @@ class Balancer:
         steps = plan(image, loads.reports.copy(), loads.slow(now), fixed, earlier, gone)
         run_steps(self._runtime, steps, self._planned)
 
-    def _note_away(self, image: MetadataImage, now: float) -> None:
+    def _find_obstacle(self, image: MetadataImage, now: float) -> str:
+        """Why there can be no plan now; empty when there can."""
         active = {each.broker_id for each in image.brokers.values() if each.is_active}
         # One that is no longer registered counts from when it was fenced; the next plan tells whether it has replicas.
         self._unregistered |= self._away_since.keys() - image.brokers.keys()
         away = (image.brokers.keys() | self._unregistered) - active
         self._away_since = {each: self._away_since.get(each, now) for each in away}
-
-    def _find_obstacle(self, image: MetadataImage, now: float) -> str:
-        """Why there can be no plan now; empty when there can."""
-        active = {each.broker_id for each in image.brokers.values() if each.is_active}
         age_max_s = self._seconds(REPORT_INTERVAL_MS, 10_000) * REPORT_INTERVALS_MAX
         for broker_id in self.loads.missing(self.loads.reports.keys() - active, now, age_max_s):
             self.loads.forget(broker_id)

@@ -66,7 +66,7 @@ class LoadedLog(msgspec.Struct):
 def new_log(directory: PartitionDirectory, now_ms: int) -> LoadedLog:
     """An empty log in a directory that has just been made, and so holds nothing to load."""
     producers = ProducerRecovery(directory, (), 0)
-    producers.offset = producers.snapshot_offset = 0
+    producers.snapshot_offset = 0  # no snapshot is needed of an empty log
     segments = LogSegments([Segment.create(directory.disk, directory.path, 0, now_ms)])
     return LoadedLog(segments, 0, LeaderEpochCache(directory), False, producers)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
+from barnabas.broker.partitions.load_reporter import LoadReporter
 from barnabas.broker.partitions.partition import ACKS_ALL
 from barnabas.broker.tests.leader import batch
 from barnabas.broker.tests.reply import Reply, send
 from barnabas.broker.tests.virtual_cluster import NODE_IDS, VirtualCluster
 from barnabas.controller.balancer.balancer import Balancer
+from barnabas.controller.balancer.load_reports import LoadReport
 from barnabas.controller.metadata.decision import Decision
 from barnabas.wire.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -16,6 +21,7 @@ from barnabas.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from barnabas.wire.messages.metadata_records import ConfigRecord
+from compat_tests.virtual.runtime import VirtualRuntime
 
 CREATE_TOPICS = 19
 BROKER_RESOURCE = 4  # ConfigResource.Type
@@ -126,3 +132,32 @@ def test_new_partitions_avoid_a_hot_broker() -> None:
     states = image.topics["new"].partitions.values()
     assert cluster.first not in [state.leader for state in states]
     assert all(sorted(state.replicas) == list(NODE_IDS) for state in states)
+
+
+class Settings:
+    barnabas_balancer = "on"
+    barnabas_balancer_report_interval_ms = 1000
+
+
+def test_one_report_an_interval_after_a_stop_and_a_start_while_it_measures() -> None:
+    runtime, settings = VirtualRuntime(1), Settings()
+    sent: list[LoadReport] = []
+    directories: Any = SimpleNamespace(paths=(), offline=())
+
+    class Partitions:
+        is_disturbed = True
+
+        def all(self) -> Iterator[Any]:
+            if self.is_disturbed:
+                self.is_disturbed = False
+                reporter.stop()
+                settings.barnabas_balancer_report_interval_ms = 700
+                reporter.start()
+                settings.barnabas_balancer_report_interval_ms = 1000
+            return iter(())
+
+    partitions: Any = Partitions()
+    reporter = LoadReporter(runtime, settings, partitions, directories, {}, sent.append)
+    reporter.start()
+    runtime.advance(10.5)
+    assert len(sent) == 9, "at 1.7 s, 2.7 s and so on"

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 from compat_tests.bench.__main__ import say
 from compat_tests.bench.groups import SETTINGS
 from compat_tests.bench.growth import cluster_partitions, connections, cores, groups, log_size, spark_topics
-from compat_tests.bench.growth.curves import Curves, Figures
+from compat_tests.bench.growth.curves import Curves, Figures, in_words
 from compat_tests.bench.startup import make_brokers
 from compat_tests.harness.broker import Broker
 from spark_examples.shared.spark_session import local_spark
@@ -93,10 +93,7 @@ def _measure(curves: Curves, work: Work, broker: str, size: float) -> None:
             say(f"{size:,g} {curves.of}: {broker}: {error!r}")
             return
     curves.add(broker, size, figures)
-    say(
-        f"{size:,g} {curves.of}: {broker}: "
-        + ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-    )
+    say(f"{size:,g} {curves.of}: {broker}: {in_words(figures)}")
 
 
 def _on_one(work: Callable[[Broker, Any], Figures], broker: str, folder: Path, size: float) -> Figures:

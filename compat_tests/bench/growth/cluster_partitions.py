@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compat_tests.bench.cluster import TUNED, cluster_of
+from compat_tests.bench.cluster_load import cluster_cpu
 from compat_tests.bench.growth.curves import Figures
 from compat_tests.bench.partitions import create_topic
-from compat_tests.bench.workloads import cpu_seconds
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_view import MetadataView, PartitionView
 from compat_tests.harness.raw import RawConnection
@@ -28,13 +28,13 @@ def measure(broker: str, folder: Path, partitions: int) -> Figures:
         cluster.wait_until_whole()
         idle = _memory(cluster)
         started = time.perf_counter()
-        cpu = _cpu(cluster)
+        cpu = cluster_cpu(cluster)
         with RawConnection(cluster.addresses[cluster.active_controller()], timeout=_TIMEOUT_S) as connection:
             for number in range(-(-partitions // _PER_TOPIC)):
                 size = min(_PER_TOPIC, partitions - number * _PER_TOPIC)
                 create_topic(connection, f"growth-{number}", size, _REPLICAS)
         _await(cluster, lambda view: _are_whole(view, partitions))
-        created, used = time.perf_counter() - started, _cpu(cluster) - cpu
+        created, used = time.perf_counter() - started, cluster_cpu(cluster) - cpu
         memory = (_memory(cluster) - idle) / partitions / _REPLICAS
         died = _death(cluster, partitions)
         restarted = _restart(cluster, partitions)
@@ -94,7 +94,3 @@ def _await(cluster: Cluster, reached: Callable[[MetadataView], bool]) -> None:
 
 def _memory(cluster: Cluster) -> int:
     return sum(node.resident_bytes() for node in cluster.nodes.values())
-
-
-def _cpu(cluster: Cluster) -> float:
-    return sum(cpu_seconds(node.pid) for node in cluster.nodes.values())

@@ -10,15 +10,13 @@ import signal
 import time
 from pathlib import Path
 
-from barnabas.start_errors import can_bind
-from barnabas.testing.ports import free_port
 from compat_tests.bench.growth.curves import Figures
 from compat_tests.bench.hostile import wait_until_idle
 from compat_tests.bench.partitions import create_topic
 from compat_tests.bench.workloads import cpu_seconds
 from compat_tests.harness import cluster_view
 from compat_tests.harness.barnabas_broker import BarnabasBroker
-from compat_tests.harness.core_nodes import nodes_of
+from compat_tests.harness.core_nodes import consecutive_ports, nodes_of
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.raw import RawConnection
 
@@ -29,9 +27,7 @@ _TIMEOUT_S = 300
 
 def measure(_broker: str, folder: Path, nodes: int) -> Figures:
     """Of a cluster of its own, whose first node is the controller."""
-    port = free_port()
-    while not all(can_bind("127.0.0.1", port + index) for index in range(nodes)):
-        port = free_port()
+    port = consecutive_ports(nodes)
     settings = {"barnabas.cores": str(nodes), "listeners": f"PLAINTEXT://127.0.0.1:{port}"}
     broker = BarnabasBroker(folder, settings)
     started = time.perf_counter()

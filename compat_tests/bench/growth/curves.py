@@ -15,6 +15,11 @@ _WIDTH, _HEIGHT, _MARGIN, _COLUMNS, _HEAD = 360, 220, 48, 3, 50
 _INK, _RULE = "#222", "#ddd"
 
 
+def in_words(figures: Figures) -> str:
+    """For a line of progress."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+
+
 @dataclass
 class Curves:
     """Values by figure, broker and size. `of`: what grows, in words; `note`: where and how it was measured."""

@@ -11,7 +11,7 @@ import pytest
 
 from barnabas.controller.balancer.balancer import MOVES_AT_ONCE, Balancer
 from barnabas.controller.balancer.load_reports import LoadReport, PartitionLoad
-from barnabas.controller.balancer.moves import Plan
+from barnabas.controller.balancer.moves import Move, Plan
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
@@ -316,6 +316,21 @@ def test_two_replicas_are_swapped_when_both_may_begin() -> None:
     assert cluster.balancer.moved[True] == 2
 
 
+def test_a_swap_that_has_to_wait_holds_up_no_other_move() -> None:
+    cluster = Cluster([[1, 2], [2, 1]] * 6, mode="plan")
+    cluster.advance(REST_S + 10)
+    cluster.switch("on")
+    for index in range(4, 8):
+        cluster.reassign(index, [3, 1 + index % 2])
+    moves = [
+        Move("t", TOPIC, index, [1 + index % 2, 2 - index % 2], [3, 2 - index % 2], 1 + index % 2, 1, "drain")
+        for index in (8, 9, 10)
+    ]
+    cluster.balancer._planned(Plan([(moves[0], moves[1]), (moves[2],)]), None)
+    cluster.runtime.advance(0.1)
+    assert sorted(cluster.reassigned()) == [4, 5, 6, 7, 10]
+
+
 def test_a_swap_half_of_which_no_longer_fits_is_dropped() -> None:
     cluster = twins([[1, 2], [1, 2], [2, 1], [2, 1]])
     cluster.advance(REST_S - 20)
@@ -461,7 +476,7 @@ def test_a_move_goes_on_when_another_replica_is_back_before_the_next_plan() -> N
     state = cluster.states[0]
     lost = max({1, 2, 3} - {state.leader, *state.removing_replicas})
     cluster.lose(lost)
-    cluster.advance(REST_S - 20)
+    cluster.advance(REST_S + 10)  # the next plan would find it away for too long
     cluster.find(lost)
     cluster.advance(60)
     assert cluster.states[0].adding_replicas == state.adding_replicas

@@ -202,11 +202,19 @@ def test_when_half_of_the_brokers_are_gone_none_is() -> None:
 
 def test_brokers_that_are_away_count_as_well_as_those_that_are_gone() -> None:
     """Half of them went, one a little earlier than the others: it is not the brokers."""
-    cluster = three_copies(dict.fromkeys(range(1, 5)))
-    cluster.lose(3)
-    cluster.lose(4)
+    cluster = three_copies(dict.fromkeys(range(1, 7)))
+    for broker_id in (3, 4, 5):
+        cluster.lose(broker_id)
     cluster.gone = {3}
     assert cluster.plan().moves == []
+
+
+def test_what_a_broker_that_is_gone_still_leads_stays() -> None:
+    """It is away in a controlled shutdown that does not end."""
+    cluster = three_copies(dict.fromkeys(range(1, 5)))
+    cluster.lose(3)
+    change(cluster, 2, leader=3, isr=[1, 2, 3])
+    assert sorted(move.partition for move in cluster.plan().moves) == [0, 1]
 
 
 def test_leaders_leave_a_slow_broker_before_anything_is_copied() -> None:

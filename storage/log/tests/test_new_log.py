@@ -36,3 +36,10 @@ def test_a_new_log_is_as_one_opened_in_an_empty_directory() -> None:
         log.append_as_leader(workshop.batch(2), 5)
         log.flush()
     assert state_of(logs[created], created) == state_of(logs[opened], opened)
+
+
+def test_a_new_log_that_is_closed_leaves_what_an_opened_one_does() -> None:
+    opened, created = Workshop(), Workshop()
+    opened.log().close()
+    Log.create(created.disk, created.runtime, "/logs", "t", 0, b"i" * 16, LogConfig()).close()
+    assert created.disk.list("/logs/t-0") == opened.disk.list("/logs/t-0")
