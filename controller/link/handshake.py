@@ -10,7 +10,9 @@
 
 Of two nodes that may call each other one decides which connection is the link: the lower node id among controllers, else the
 controller. So both always choose the same one. Either side may answer REFUSED with a reason for the other side's operator. When
-the peer's id is that of a node with an open link, that node is probed first.
+the peer's id is that of a node with an open link, that node is probed first. A node whose identity has changed since it was sent
+closes the connection instead of opening the link: it may have joined a quorum, and as long as the link lasted the peer would not
+know with which metadata directory (raft/voters.py).
 """
 
 from __future__ import annotations
@@ -123,6 +125,7 @@ class Handshake:
         self._hello = self._own_hello()
         self._hello_bytes = encode(self._hello)
         self._step = Step.CONNECTION
+        self._sent: Identity | None = None  # by which the peer will know this node
         self._held: list[tuple[int, bytes]] = []  # frames received before this side has decided
         self._held_bytes = 0
         self._refusal: LinkRefused | None = None  # of a Kafka client that still gets its answer
@@ -280,7 +283,8 @@ class Handshake:
             self._send_identity()
 
     def _send_identity(self) -> None:
-        self.connection.send(messages.IDENTITY, encode(self._host.identity))
+        self._sent = self._host.identity
+        self.connection.send(messages.IDENTITY, encode(self._sent))
 
     def _take_identity(self, payload: bytes) -> None:
         peer = decode(payload, Identity)
@@ -322,6 +326,9 @@ class Handshake:
                 self.connection.user.malformed(error)
 
     def _open(self) -> None:
+        if self._sent is not self._host.identity:
+            self.connection.abort(ConnectionResetError("this node's identity has changed since it was sent"))
+            return
         self._finish()
         self._host.opened(self)
 

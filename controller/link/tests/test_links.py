@@ -318,3 +318,18 @@ def test_links_of_a_formed_quorum() -> None:
     nodes = [world.started(node_id, journalled=voters) for node_id in (1, 2, 3)]
     world.run(1)
     assert [node.linked for node in nodes] == [[2, 3], [1, 3], [1, 2]]
+
+
+@pytest.mark.parametrize("moment_ms", range(1, 40))
+def test_no_link_opens_with_an_identity_that_has_changed_since_it_was_sent(moment_ms: int) -> None:
+    """Raft counts a voter by the directory that its link names (raft/voters.py)."""
+    world = LinkWorld(voters=2, seed=moment_ms, shuffles=True)
+    world.network.delay_s = lambda _source, _target: world.world.random.uniform(0.001, 0.01)
+    one, two = world.started(1), world.started(2)
+    world.run(moment_ms / 1000)
+    two.links.set_join_id(b"a joined quorum.")
+    for peer in two.links.peers():
+        peer.connection.close()
+    world.run(1)
+    assert (one.linked, two.linked) == ([2], [1])
+    assert [peer.identity.join_id for peer in one.links.peers()] == [b"a joined quorum."]
