@@ -295,7 +295,10 @@ def test_a_recreated_bucket_leaves_tombstones_for_keys_it_does_not_have(
     possible = [expected]
     if meanwhile == "killed":
         possible.append(expected | produced)  # the position was not committed, so they are published again
-    expected = eventually(lambda: next((each for each in possible if last_values(broker, 3) == each), {}))
+    expected = eventually(
+        lambda: next((each for each in possible if last_values(broker, 3) == each), {}),
+        message=lambda: last_values(broker, 3),
+    )
     _produce(broker, {"k8": b"again"})
     if direction == "both":
         has(server, expected | {"k8": b"again"})
