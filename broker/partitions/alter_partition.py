@@ -1,8 +1,8 @@
 """Proposals of in-sync replica sets to the controller (AlterPartition, KIP-497).
 
 A leader proposes; the controller decides, as a compare-and-set on the leader epoch and the partition epoch. All proposals
-of one turn of the loop are sent in one request, and the next request leaves when the last one has been answered, so a broker
-whose thousand partitions change at once sends a few requests. Proposals without an answer are sent again.
+of one turn of the loop are sent in one request, up to a thousand, and the next request leaves when the last one has been answered. So a
+broker whose thousand partitions change at once sends a few requests. Proposals without an answer are sent again.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ log = logging.getLogger("barnabas.replication")
 
 ALTER_PARTITION: Final = 56
 RETRY_S: Final = 0.05  # Kafka's backoff
+REQUEST_MAX: Final = (
+    1000  # partitions of one request; what is decided together is applied in one turn, by every node
+)
 RECOVERED: Final = 0  # LeaderRecoveryState
 
 Send = Callable[[int, msgspec.Struct, Callable[[AlterPartitionResponse | None, ErrorCode], object]], object]
@@ -79,7 +82,11 @@ class AlterPartitionManager:
 
     def propose_later(self, change: IsrChange) -> None:
         """Send the proposal again, after a backoff."""
-        self._runtime.call_later(RETRY_S, lambda: self.propose(change))
+        self.later(lambda: self.propose(change))
+
+    def later(self, call: Callable[[], object]) -> None:
+        """Call after the backoff."""
+        self._runtime.call_later(RETRY_S, call)
 
     def propose_leadership(self, replica: LocalReplica, isr: Sequence[int]) -> None:
         """As a follower in sync, request the leadership (controller/operations/alter_partition.py). The metadata has the
@@ -106,8 +113,8 @@ class AlterPartitionManager:
 
     def _send(self) -> None:
         self._scheduled = False
-        changes = [change for change in self._unsent if not change.obsolete]
-        self._unsent = []
+        unsent = [change for change in self._unsent if not change.obsolete]
+        changes, self._unsent = unsent[:REQUEST_MAX], unsent[REQUEST_MAX:]
         if not changes:
             return
         self._in_flight = True

@@ -76,6 +76,7 @@ class PartitionLeadership:
         "_pending",
         "_proposals",
         "_rules",
+        "_skipped",
         "_tail",
         "_uncommitted",
         "_waiting",
@@ -94,6 +95,9 @@ class PartitionLeadership:
         self.isr: list[int] = []  # as committed
         self._maximal: frozenset[int] = frozenset()
         self._pending: IsrChange | None = None
+        self._skipped: frozenset[int] = (
+            frozenset()
+        )  # followers out of sync that have fetched since it was made
         self._hedged: list[RemoteReplica] = []  # which the pending proposal hedges out
         self.wait: object | None = None  # while IsrHedge watches it
         self.epoch_start_offset = 0
@@ -121,6 +125,8 @@ class PartitionLeadership:
                 replica.reset(now, log_end, in_sync=replica.broker_id in state.isr)
         self._settle(state.isr)
         self.advance()
+        if not is_new_epoch:
+            self._look_at_skipped()
         self._low_watermark_moved()
 
     def _settle(self, isr: list[int]) -> None:
@@ -252,8 +258,11 @@ class PartitionLeadership:
         log_end = self._partition.log.log_end_offset
         start_before = replica.start_offset
         moved = replica.fetched(fetch_offset, start_offset, rules.now(), log_end, broker_epoch)
-        if self._pending is None and replica.broker_id not in self._maximal:
-            self._admit(replica)
+        if replica.broker_id not in self._maximal:
+            if self._pending is None:
+                self._admit(replica)
+            else:
+                self._skipped |= {replica.broker_id}
         if moved:
             self.advance()
         if self._deletions and start_before != start_offset:
@@ -268,8 +277,9 @@ class PartitionLeadership:
             replica.was_idle(until)
 
     def is_settled(self, broker_id: int) -> bool:
-        """Whether the follower is in the ISR and no proposal is in flight, so that its next fetch changes nothing here."""
-        return self._pending is None and broker_id in self._maximal
+        """Whether the follower's next fetch changes nothing here: it is in the ISR, or a proposal is in flight, after which
+        it is looked at."""
+        return self._pending is not None or broker_id in self._maximal
 
     def _admit(self, replica: RemoteReplica) -> None:
         """Propose the replica for the ISR if it may join."""
@@ -306,6 +316,19 @@ class PartitionLeadership:
         replica = self.replicas.get(broker_id)
         if replica is not None and self._pending is None and broker_id not in self._maximal:
             self._admit(replica)
+
+    def _look_at_skipped(self) -> None:
+        """A proposal has been decided. Propose the next follower that has fetched meanwhile; all fetches of the others count again."""
+        if self._is_over:
+            return
+        skipped, self._skipped = self._skipped, frozenset()
+        for broker_id in skipped:
+            if self._pending is None:
+                self.reconsider(broker_id)
+            else:
+                self._skipped |= {broker_id}
+        if not all(map(self.is_settled, self.replicas)):
+            self._partition.interrupt_followers()
 
     def drop_laggards(self, now: float) -> None:
         """Propose an ISR without the followers that have not been caught up for replica.lag.time.max.ms."""
@@ -415,10 +438,12 @@ class PartitionLeadership:
             self._settle(decided.isr)
             log.info("%s: the ISR is %s (partition epoch %d)", name, self.isr, decided.partition_epoch)
             self.advance()
+            self._look_at_skipped()
         elif error in _NOT_DONE:
             log.info("%s: the ISR stays %s: %s", name, self.isr, error.name)
             self._settle(self.isr)
             self.advance()
+            self._proposals.later(self._look_at_skipped)
         elif error in _SETTLED_BY_METADATA:
             log.info("%s: the ISR is not %s: %s", name, change.isr, error.name)
         else:

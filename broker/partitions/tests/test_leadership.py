@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.partitions import alter_partition
 from barnabas.broker.partitions.replica import LocalReplica, RemoteReplica
 from barnabas.broker.tests.leader import TOPIC_ID, Leader
 from barnabas.broker.tests.reply import Reply
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages.alter_partition import (
+    AlterPartitionResponse,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -372,6 +378,51 @@ def test_an_idle_session_does_not_keep_a_replica_out(leader: Leader) -> None:
     assert leader.state.isr == [1, 2, 3]
 
 
+def test_replicas_join_one_after_the_other_without_another_fetch(leader: Leader) -> None:
+    """While a proposal is in flight, the fetches of others count for nothing, so their sessions do not read the partition."""
+    leader.create(isr=[1])
+    two, three = leader.follower(2), leader.follower(3)
+    two.begin_session(0)
+    three.begin_session(0)
+    leader.run()
+    assert leader.state.isr == [1, 2, 3]
+
+
+def test_the_session_of_a_replica_that_the_controller_has_refused_counts_again(leader: Leader) -> None:
+    leader.create(isr=[1, 2])
+    channel: Any = leader.node.services.controller_channel
+    send, refused = channel.send, []
+
+    def refuse(key: int, request: Any, done: Any) -> None:
+        refused.append(key)
+        partition = ResponsePartitionData(0, error_code=E.INELIGIBLE_REPLICA)
+        done(AlterPartitionResponse(topics=[ResponseTopicData(TOPIC_ID, [partition])]), E.NONE)
+
+    channel.send = refuse
+    three = leader.follower(3)
+    three.begin_session(0)
+    leader.run()
+    assert len(refused) == 1
+    assert leader.state.isr == [1, 2]
+    channel.send = send
+    three.go_on(wait=False)  # while the proposal is in flight
+    leader.runtime.advance(1)
+    three.go_on(wait=False)
+    leader.run()
+    assert leader.state.isr == [1, 2, 3]
+
+
+def test_the_session_of_a_replica_that_has_left_counts_again(leader: Leader) -> None:
+    leader.create(isr=[1, 2, 3])
+    three = leader.follower(3)
+    three.begin_session(0)
+    leader.runtime.advance(LAG_S + 1)
+    leader.change(isr=[1, 2])
+    three.go_on(wait=False)
+    leader.run()
+    assert leader.state.isr == [1, 2, 3]
+
+
 def test_a_late_proposal_changes_nothing(leader: Leader) -> None:
     leader.create(isr=[1, 2])
     three = leader.follower(3)
@@ -385,7 +436,11 @@ def test_a_late_proposal_changes_nothing(leader: Leader) -> None:
     assert leader.state.isr == [1, 3]
 
 
-def test_many_changes_are_sent_to_the_controller_in_one_request(leader: Leader) -> None:
+@pytest.mark.parametrize(("request_max", "requests"), [(20, [20]), (8, [8, 8, 4])])
+def test_many_changes_are_sent_to_the_controller_in_few_requests(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch, request_max: int, requests: list[int]
+) -> None:
+    monkeypatch.setattr(alter_partition, "REQUEST_MAX", request_max)
     leader.create(isr=[1, 2], partitions=20)
     asked: list[int] = []
     channel: Any = leader.node.services.controller_channel
@@ -399,7 +454,7 @@ def test_many_changes_are_sent_to_the_controller_in_one_request(leader: Leader) 
     for index in range(20):
         leader.follower(3).fetch(0, index=index)
     leader.run()
-    assert asked == [20]
+    assert asked == requests
     assert all(leader.partition(index).isr == [1, 2, 3] for index in range(20))
 
 
