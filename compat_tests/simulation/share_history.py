@@ -213,8 +213,9 @@ class ShareHistory:
     def _check_owner(
         self, partition: Partition, offset: int, delivery: Delivery, done: Acknowledgement, record: Record
     ) -> None:
-        """No other member can have got it since, unless it is finished: then an acknowledgement has no effect."""
-        if offset < self.history.last_start(partition):
+        """No other member can have got it since, unless it is finished, or compaction has removed it: then an acknowledgement has no
+        effect."""
+        if offset < self.history.last_start(partition) or self.history.is_compacted(partition):
             return
         for other in record.deliveries:
             if (
