@@ -11,7 +11,6 @@ from unittest import mock
 
 from barnabas.controller.link import metadata_feed
 from barnabas.controller.metadata.committed_groups import CommittedGroups
-from barnabas.controller.operations import brokers, heartbeats
 from barnabas.controller.raft import engine, snapshots, transport
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 
@@ -39,7 +38,4 @@ def small(chance: random.Random) -> Iterator[None]:
             stack.enter_context(mock.patch.dict(defaults, {"journal_bytes_min": bound}))
             kept = (chance.choice((500, 3000)),)
             stack.enter_context(mock.patch.object(CommittedGroups.__init__, "__defaults__", kept))
-            step_max = chance.choice((1, 2, 1000))
-            for module in (brokers, heartbeats):
-                stack.enter_context(mock.patch.object(module, "STEP_MAX", step_max))
         yield

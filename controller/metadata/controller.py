@@ -154,9 +154,6 @@ class Controller:
         generation = self._generation
 
         def finished(error: Exception | None) -> None:
-            if error is None and decision.is_partial:
-                self.run(operation, done, failed)
-                return
             if error is None:
                 self._answer_after(lambda: self._call(lambda: done(decision.response)))
                 return

@@ -14,12 +14,10 @@ R = TypeVar("R", covariant=True)
 
 class Decision(msgspec.Struct, Generic[R], frozen=True):
     """`records` (wire/messages/metadata_records.py) are committed together or not at all. The caller gets `response` when they
-    have been committed and replayed; at once when there are none. `is_partial`: after that the operation is decided again, on what there
-    is then, until it is complete; the response is that of the last time."""
+    have been committed and replayed; at once when there are none."""
 
     records: Sequence[msgspec.Struct]
     response: R
-    is_partial: bool = False
 
 
 class ApiError(Exception):

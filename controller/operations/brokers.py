@@ -22,7 +22,6 @@ from barnabas.controller.operations.features import (
     first_features,
 )
 from barnabas.controller.operations.leadership import (
-    STEP_MAX,
     broker_fenced,
     broker_unclean_shutdown,
     broker_unfenced,
@@ -133,9 +132,7 @@ def register(
         return Decision([record], record.broker_epoch)
     has_stopped_cleanly = former is not None and former.broker_epoch == request.previous_broker_epoch
     shut_down = broker_fenced if has_stopped_cleanly else broker_unclean_shutdown
-    changes: list[msgspec.Struct] = [*shut_down(image, settings, request.broker_id, STEP_MAX)]
-    if len(changes) == STEP_MAX:
-        return Decision(changes, -1, is_partial=True)
+    changes: list[msgspec.Struct] = [*shut_down(image, settings, request.broker_id)]
     if former is None and len(image.brokers) == 1:  # a single node becomes a cluster
         changes += begin_cluster(image, settings).records
     record.broker_epoch = image.offset + 1 + len(changes)
@@ -235,12 +232,12 @@ def fence(
     return Decision([*broker_fenced(image, settings, broker_id), _change(broker, fenced=FENCE)], True)
 
 
-def unfence(image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration) -> Decision[None]:
-    """A broker that has caught up is unfenced, and may lead partitions without a leader. Where there are more of them than one decision
-    changes, its next heartbeats find the others (`elect_missing_leaders`)."""
+def unfence(
+    image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
+) -> list[msgspec.Struct]:
+    """A broker that has caught up is unfenced, and may lead partitions without a leader."""
     there = msgspec.structs.replace(broker, fenced=False)
-    changes = broker_unfenced(image, settings, there, STEP_MAX)
-    return Decision([_change(broker, fenced=UNFENCE), *changes], None, is_partial=len(changes) == STEP_MAX)
+    return [_change(broker, fenced=UNFENCE), *broker_unfenced(image, settings, there)]
 
 
 def leave(

@@ -6,7 +6,6 @@ partition without one, in sync or not; without a request it takes place only whe
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Final
 
 from barnabas.controller.metadata.decision import ApiError, Decision
@@ -122,13 +121,11 @@ def balance_leaders(
     return Decision(records, False)
 
 
-def elect_missing_leaders(
-    image: MetadataImage, settings: ControllerSettings, limit: int | None = None
-) -> Decision[int]:
-    """Elect a leader for each partition without one, where possible, for `limit` of them at a time. The response is their number."""
+def elect_missing_leaders(image: MetadataImage, settings: ControllerSettings) -> Decision[int]:
+    """Elect a leader for each partition without one, where possible. The response is their number."""
     rules = Rules(image, settings)
     elected = (
         rules.change(place, Wanted(election=rules.of(place[0]).election)) for place in without_leader(image)
     )
-    records = list(islice((record for record in elected if record is not None), limit))
-    return Decision(records, len(records), is_partial=len(records) == limit)
+    records = [record for record in elected if record is not None]
+    return Decision(records, len(records))

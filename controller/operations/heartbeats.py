@@ -7,19 +7,15 @@ active controller decide the latter: `may_shut_down`.
 
 from __future__ import annotations
 
-from typing import Final
+import msgspec
 
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.controller.operations.brokers import fence, leave, unfence
 from barnabas.controller.operations.cluster_view import check_broker_epoch, leads_any
 from barnabas.controller.operations.directories import cordon, fail_directories
-from barnabas.controller.operations.elections import elect_missing_leaders
-from barnabas.controller.operations.leadership import STEP_MAX
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-
-_NOTHING: Final[Decision[object]] = Decision([], None)
 
 
 def heartbeat(
@@ -37,13 +33,10 @@ def heartbeat(
     response = BrokerHeartbeatResponse(
         is_caught_up=request.current_metadata_offset >= broker.broker_epoch, is_fenced=broker.fenced
     )
-    change: Decision[object] = Decision(
-        fail_directories(image, settings, broker, request.offline_log_dirs), None
-    )
-    if not change.records:  # else the next heartbeat decides the rest
-        change = _transition(image, settings, broker, request, response, may_shut_down=may_shut_down)
-    records = [*change.records, *cordon(broker, request.cordoned_log_dirs)]
-    return Decision(records, response, change.is_partial)
+    records = fail_directories(image, settings, broker, request.offline_log_dirs)
+    if not records:  # else the next heartbeat decides the rest
+        records = _transition(image, settings, broker, request, response, may_shut_down=may_shut_down)
+    return Decision([*records, *cordon(broker, request.cordoned_log_dirs)], response)
 
 
 def changes_nothing(image: MetadataImage, request: BrokerHeartbeatRequest) -> bool:
@@ -68,25 +61,25 @@ def _transition(
     response: BrokerHeartbeatResponse,
     *,
     may_shut_down: bool,
-) -> Decision[object]:
-    """The change to the broker's next state, which is also set in `response`."""
+) -> list[msgspec.Struct]:
+    """The records of the broker's next state, which is also set in `response`."""
     if broker.fenced:
         if request.want_shut_down:
             response.should_shut_down = True
         elif not request.want_fence and response.is_caught_up:
             response.is_fenced = False
             return unfence(image, settings, broker)
-        return _NOTHING
+        return []
     if broker.in_controlled_shutdown:
         if may_shut_down and not leads_any(image, broker.broker_id):
             response.should_shut_down = response.is_fenced = True
-            return fence(image, settings, broker.broker_id, broker.broker_epoch)
-        return _NOTHING
+            return list(fence(image, settings, broker.broker_id, broker.broker_epoch).records)
+        return []
     leads = leads_any(image, broker.broker_id) if request.want_shut_down else False
     if request.want_fence or (request.want_shut_down and not leads):
         response.should_shut_down = request.want_shut_down
         response.is_fenced = True
-        return fence(image, settings, broker.broker_id, broker.broker_epoch)
+        return list(fence(image, settings, broker.broker_id, broker.broker_epoch).records)
     if request.want_shut_down:
-        return Decision(leave(image, settings, broker), None)
-    return elect_missing_leaders(image, settings, STEP_MAX)  # that `unfence` has left
+        return leave(image, settings, broker)
+    return []

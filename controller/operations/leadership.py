@@ -1,15 +1,13 @@
 """Changes of leaders and ISRs that follow from the state of a broker.
 
 Each function returns the records for the partitions concerned; the caller adds the record about the broker itself. In Kafka one
-function decides all of these as well: ReplicationControlManager.generateLeaderAndIsrUpdates. With `limit` it returns at most so many:
-the caller decides again on what these lead to, until there are fewer (`Decision.is_partial`).
+function decides all of these as well: ReplicationControlManager.generateLeaderAndIsrUpdates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain, islice
 from typing import Final
 
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage, PartitionState
@@ -26,25 +24,25 @@ from barnabas.controller.operations.partition_change import Wanted
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 
-STEP_MAX: Final = 1000  # partitions that one decision changes: every node applies it in one turn
 _NO_BROKER: Final = -1
 
 
 def broker_fenced(
-    image: MetadataImage, settings: ControllerSettings, broker_id: int, limit: int | None = None
+    image: MetadataImage, settings: ControllerSettings, broker_id: int
 ) -> list[PartitionChangeRecord]:
     """The broker is fenced or about to stop: it leaves every ISR and leads nothing."""
-    return list(islice(_update(image, settings, in_sync_on(image, broker_id), leaving=broker_id), limit))
+    return _update(image, settings, in_sync_on(image, broker_id), leaving=broker_id)
 
 
 def broker_unclean_shutdown(
-    image: MetadataImage, settings: ControllerSettings, broker_id: int, limit: int | None = None
+    image: MetadataImage, settings: ControllerSettings, broker_id: int
 ) -> list[PartitionChangeRecord]:
     """The broker starts and had not stopped cleanly: the ends of its logs may be lost, so it is neither in sync nor, with
     eligible leader replicas, eligible."""
-    in_sync = _update(image, settings, in_sync_on(image, broker_id), leaving=broker_id, is_unclean=True)
-    eligible = _update(image, settings, eligible_on(image, broker_id), leaving=broker_id, is_unclean=True)
-    return list(islice(chain(in_sync, eligible), limit))
+    return [
+        *_update(image, settings, in_sync_on(image, broker_id), leaving=broker_id, is_unclean=True),
+        *_update(image, settings, eligible_on(image, broker_id), leaving=broker_id, is_unclean=True),
+    ]
 
 
 def broker_unregistered(
@@ -58,10 +56,10 @@ def broker_unregistered(
 
 
 def broker_unfenced(
-    image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration, limit: int | None = None
+    image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
 ) -> list[PartitionChangeRecord]:
     """The broker is unfenced: it may lead partitions that have no leader."""
-    return list(islice(_update(image, settings, without_leader(image), returning=broker), limit))
+    return _update(image, settings, without_leader(image), returning=broker)
 
 
 def directories_failed(
@@ -69,7 +67,7 @@ def directories_failed(
 ) -> list[PartitionChangeRecord]:
     """Directories of the broker have failed: their replicas leave the ISR and lead nothing."""
     places = (place for place in in_sync_on(image, broker_id) if is_gone(directory_of(place[2], broker_id)))
-    return list(_update(image, settings, places, leaving=broker_id))
+    return _update(image, settings, places, leaving=broker_id)
 
 
 def _update(
@@ -80,7 +78,7 @@ def _update(
     leaving: int = _NO_BROKER,
     is_unclean: bool = False,
     returning: BrokerRegistration | None = None,
-) -> Iterator[PartitionChangeRecord]:
+) -> list[PartitionChangeRecord]:
     active = {broker_id: broker for broker_id, broker in image.brokers.items() if broker.is_active}
     active.pop(leaving, None)
     if returning is not None:
@@ -98,7 +96,7 @@ def _update(
         )
         for place in places
     )
-    return (change for change in changes if change is not None)
+    return [change for change in changes if change is not None]
 
 
 def _may_lead(active: dict[int, BrokerRegistration], state: PartitionState, broker_id: int) -> bool:

@@ -29,7 +29,7 @@ from barnabas.controller.raft.voters import Voter
 from barnabas.controller.sessions.single_node import start_alone
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.metadata_records import ConfigRecord, PartitionChangeRecord, TopicRecord
+from barnabas.wire.messages.metadata_records import ConfigRecord, PartitionChangeRecord
 from barnabas.wire.primitives import ZERO_UUID
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -228,38 +228,6 @@ def test_changes_are_visible_and_answered_only_when_committed() -> None:
     world.runtime.run_until_idle()
     assert answers == ["NONE", "TOPIC_ALREADY_EXISTS"]
     assert seen == [({world.image.topics["a"].topic_id: {0, 1}}, set(), 1)]
-
-
-def test_a_partial_decision_is_decided_again_on_what_it_has_led_to() -> None:
-    world, answers, seen = World(MemoryDisk()), list[int](), list[int]()
-    world.controller.add_listener(lambda image, _topics, _names: seen.append(len(image.topics)))
-
-    def three_topics(image: MetadataImage) -> Decision[int]:
-        count = len(image.topics)
-        name = f"t{count}"
-        record = TopicRecord(name=name, topic_id=name.encode() * 8)
-        return Decision([record], count + 1, is_partial=count < 2)
-
-    world.controller.run(three_topics, answers.append)
-    world.controller.run(lambda image: Decision([], 100 + len(image.topics)), answers.append)
-    world.runtime.run_until_idle()
-    assert sorted(answers) == [3, 101]
-    assert seen == [1, 2, 3]
-
-
-def test_a_partial_decision_that_fails_is_not_decided_again() -> None:
-    disk = MemoryDisk()
-    world, refused, decided = World(disk), list[ErrorCode](), list[int]()
-    disk.fault = lambda operation, path: errno.ENOSPC if operation == "write" else None
-
-    def one_topic(image: MetadataImage) -> Decision[None]:
-        decided.append(len(image.topics))
-        return Decision([TopicRecord(name="t", topic_id=b"t" * 16)], None, is_partial=True)
-
-    world.controller.run(one_topic, lambda _: None, lambda error, _: refused.append(error))
-    world.runtime.run_until_idle()
-    assert refused == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert decided == [0]
 
 
 def test_listeners_get_the_partitions_that_have_changed() -> None:
