@@ -10,9 +10,9 @@
 
 Of two nodes that may call each other one decides which connection is the link: the lower node id among controllers, else the
 controller. So both always choose the same one. Either side may answer REFUSED with a reason for the other side's operator. When
-the peer's id is that of a node with an open link, that node is probed first. A node whose identity has changed since it was sent
-closes the connection instead of opening the link: it may have joined a quorum, and as long as the link lasted the peer would not
-know with which metadata directory (raft/voters.py).
+the peer's id is that of a node with an open link, that node is probed first. A controller that has joined a quorum since it sent its
+identity closes the connection instead of opening the link: as long as that lasted the peer would not know with which metadata
+directory it has joined (raft/voters.py).
 """
 
 from __future__ import annotations
@@ -326,8 +326,11 @@ class Handshake:
                 self.connection.user.malformed(error)
 
     def _open(self) -> None:
-        if self._sent is not self._host.identity:
-            self.connection.abort(ConnectionResetError("this node's identity has changed since it was sent"))
+        own, sent = self._host.identity, self._sent
+        if own.is_controller and sent is not None and _membership(own) != _membership(sent):
+            self.connection.abort(
+                ConnectionResetError("this node has joined a quorum since it sent its identity")
+            )
             return
         self._finish()
         self._host.opened(self)
@@ -349,3 +352,8 @@ class Handshake:
         self._step = Step.OVER
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _membership(identity: Identity) -> tuple[str, bytes]:
+    """What changes when a controller joins or forms a quorum."""
+    return identity.cluster_id, identity.join_id

@@ -378,6 +378,17 @@ def test_an_idle_session_does_not_keep_a_replica_out(leader: Leader) -> None:
     assert leader.state.isr == [1, 2, 3]
 
 
+def test_a_session_reads_nothing_again_while_a_proposal_is_in_flight(leader: Leader) -> None:
+    leader.create(isr=[1])
+    silence(leader)
+    followers = [leader.follower(2), leader.follower(3)]
+    for follower in followers:
+        follower.begin_session(0)
+        follower.go_on(wait=False)
+    sessions = [leader.node.services.fetch_sessions.get(follower.session_id) for follower in followers]
+    assert [session is not None and session.active for session in sessions] == [set(), set()]
+
+
 def test_replicas_join_one_after_the_other_without_another_fetch(leader: Leader) -> None:
     """While a proposal is in flight, the fetches of others count for nothing, so their sessions do not read the partition."""
     leader.create(isr=[1])
@@ -405,7 +416,7 @@ def test_the_session_of_a_replica_that_the_controller_has_refused_counts_again(l
     assert len(refused) == 1
     assert leader.state.isr == [1, 2]
     channel.send = send
-    three.go_on(wait=False)  # while the proposal is in flight
+    three.go_on(wait=False)  # before the proposal may be made again
     leader.runtime.advance(1)
     three.go_on(wait=False)
     leader.run()
