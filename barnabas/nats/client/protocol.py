@@ -239,7 +239,7 @@ class NatsParser:
         if line[:4] == b"MSG ":
             fields = line.split(b" ")  # servers write one blank; `_message` takes more
             total_bytes = _USUAL_SIZES.get(fields[-1])
-            if len(fields) == 4 and total_bytes is not None:
+            if len(fields) == 4 and fields[1] and total_bytes is not None:
                 sink = self.sinks.get(fields[2])
                 if sink is not None:
                     message = sink, fields[1], b"", 0, total_bytes

@@ -185,6 +185,7 @@ def test_a_stream_cut_anywhere_means_what_it_says(pieces: list[bytes], views: bo
 
 @given(cut(damaged | st.binary(max_size=300)))
 @example([b"MSG\na 1 0\r\n\r\n"])
+@example([b"MSG  1 2\r\nhi\r\n"])
 def test_invalid_input_is_refused_where_it_begins(pieces: list[bytes]) -> None:
     assert Heard().read(pieces) == model(b"".join(pieces))
 
