@@ -196,9 +196,10 @@ def test_two_machines(fresh_broker: BrokerFactory) -> None:
         list(threads.map(lambda broker: broker.start(), brokers))
     admin = KafkaAdminClient(bootstrap_servers=bootstrap(brokers[0]))
     admin.create_topics({"topic": {"num_partitions": PARTITIONS, "replication_factor": 2}})
-    (description,) = eventually(lambda: admin.describe_topics(["topic"]))
+    # The broker that is asked may not know the topic yet.
+    partitions = eventually(lambda: admin.describe_topics(["topic"])[0]["partitions"])
     admin.close()
-    replicas = [{*partition["replica_nodes"]} for partition in description["partitions"]]
+    replicas = [{*partition["replica_nodes"]} for partition in partitions]
     assert all(len(each & {1, 2}) == len(each & {11, 12}) == 1 for each in replicas), replicas
     assert set().union(*replicas) == {1, 2, 11, 12}
     with ThreadPoolExecutor() as threads:
