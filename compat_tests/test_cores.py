@@ -93,7 +93,7 @@ def test_clients_use_both_nodes_and_both_are_measured(fresh_broker: BrokerFactor
     at = f"127.0.0.1:{free_port()}"
     broker = fresh_broker(settings(barnabas_metrics_listener=at))
     create_topic(broker.bootstrap, "topic", PARTITIONS)
-    assert leaders(broker, "topic") == {1: PARTITIONS // 2, 2: PARTITIONS // 2}
+    eventually(lambda: leaders(broker, "topic") == {1: PARTITIONS // 2, 2: PARTITIONS // 2})
     produce(broker, "topic", range(1000))
     assert consume(broker, "topic", 1000) == [*range(1000)]
     with urllib.request.urlopen(f"http://{at}/metrics", timeout=30) as answer:
@@ -154,7 +154,7 @@ def test_a_clean_stop_and_the_same_nodes_again(fresh_broker: BrokerFactory) -> N
     assert not any(map(runs, before))
     broker.start()
     assert consume(broker, "topic", 80) == [*range(80)]
-    assert leaders(broker, "topic") == {1: PARTITIONS // 2, 2: PARTITIONS // 2}
+    eventually(lambda: leaders(broker, "topic") == {1: PARTITIONS // 2, 2: PARTITIONS // 2})
     lines = [json.loads(line) for line in broker.log_text().splitlines()]
     assert {line.get("node") for line in lines} == {None, 1, 2}
     assert not any("not stopped cleanly" in line["message"] for line in lines)
