@@ -31,9 +31,8 @@ log = logging.getLogger("barnabas.replication")
 
 ALTER_PARTITION: Final = 56
 RETRY_S: Final = 0.05  # Kafka's backoff
-REQUEST_MAX: Final = (
-    1000  # partitions of one request; what is decided together is applied in one turn, by every node
-)
+# Partitions of one request: what is decided together is applied in one turn, by every node.
+REQUEST_MAX: Final = 1000
 RECOVERED: Final = 0  # LeaderRecoveryState
 
 Send = Callable[[int, msgspec.Struct, Callable[[AlterPartitionResponse | None, ErrorCode], object]], object]

@@ -95,9 +95,8 @@ class PartitionLeadership:
         self.isr: list[int] = []  # as committed
         self._maximal: frozenset[int] = frozenset()
         self._pending: IsrChange | None = None
-        self._skipped: frozenset[int] = (
-            frozenset()
-        )  # followers out of sync that have fetched since it was made
+        # Followers that might have been proposed since it was made.
+        self._skipped: frozenset[int] = frozenset()
         self._hedged: list[RemoteReplica] = []  # which the pending proposal hedges out
         self.wait: object | None = None  # while IsrHedge watches it
         self.epoch_start_offset = 0
@@ -259,10 +258,7 @@ class PartitionLeadership:
         start_before = replica.start_offset
         moved = replica.fetched(fetch_offset, start_offset, rules.now(), log_end, broker_epoch)
         if replica.broker_id not in self._maximal:
-            if self._pending is None:
-                self._admit(replica)
-            else:
-                self._skipped |= {replica.broker_id}
+            self.reconsider(replica.broker_id)
         if moved:
             self.advance()
         if self._deletions and start_before != start_offset:
@@ -312,21 +308,23 @@ class PartitionLeadership:
         return any(each not in self.isr and each not in observers for each in self.replicas)
 
     def reconsider(self, broker_id: int) -> None:
-        """Propose the follower if it may join by now (`IsrRules.may_take_over` may have changed)."""
+        """Propose the follower if it may join by now: it has fetched, or `IsrRules.may_take_over` has changed. While another proposal is in
+        flight, do it later."""
         replica = self.replicas.get(broker_id)
-        if replica is not None and self._pending is None and broker_id not in self._maximal:
+        if replica is None or broker_id in self._maximal:
+            return
+        if self._pending is None:
             self._admit(replica)
+        else:
+            self._skipped |= {broker_id}
 
     def _look_at_skipped(self) -> None:
-        """A proposal has been decided. Propose the next follower that has fetched meanwhile; all fetches of the others count again."""
+        """A proposal has been decided. Propose the next follower; all fetches of the others count again."""
         if self._is_over:
             return
         skipped, self._skipped = self._skipped, frozenset()
         for broker_id in skipped:
-            if self._pending is None:
-                self.reconsider(broker_id)
-            else:
-                self._skipped |= {broker_id}
+            self.reconsider(broker_id)
         if not all(map(self.is_settled, self.replicas)):
             self._partition.interrupt_followers()
 

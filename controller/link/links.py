@@ -120,7 +120,7 @@ class Links:
     ) -> None:
         """`tls`, `login`: for the calls of this node."""
         self.runtime = runtime
-        self.identity = identity  # applies to links that are opened later, handshakes in progress among them
+        self.identity = identity  # applies to links that are opened later
         self.secret = secret
         self.tls = tls
         self.login = login

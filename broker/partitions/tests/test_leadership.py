@@ -399,6 +399,27 @@ def test_replicas_join_one_after_the_other_without_another_fetch(leader: Leader)
     assert leader.state.isr == [1, 2, 3]
 
 
+def test_the_next_replica_is_proposed_where_the_answer_comes_before_the_metadata(leader: Leader) -> None:
+    leader.create(isr=[1])
+    proposed: list[list[int]] = []
+
+    def agree(_key: int, request: Any, done: Any) -> None:
+        (asked,) = request.topics[0].partitions
+        isr = [member.broker_id for member in asked.new_isr_with_epochs]
+        proposed.append(isr)
+        decided = ResponsePartitionData(
+            isr=isr, leader_id=1, leader_epoch=asked.leader_epoch, partition_epoch=asked.partition_epoch + 1
+        )
+        done(AlterPartitionResponse(topics=[ResponseTopicData(TOPIC_ID, [decided])]), E.NONE)
+
+    channel: Any = leader.node.services.controller_channel
+    channel.send = agree
+    leader.follower(2).begin_session(0)
+    leader.follower(3).begin_session(0)
+    leader.run()
+    assert proposed == [[1, 2], [1, 2, 3]]
+
+
 def test_the_session_of_a_replica_that_the_controller_has_refused_counts_again(leader: Leader) -> None:
     leader.create(isr=[1, 2])
     channel: Any = leader.node.services.controller_channel
