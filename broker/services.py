@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from barnabas.broker.telemetry.client_metrics import ClientMetrics
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
-    from barnabas.controller.metadata.controller import Controller
-    from barnabas.controller.metadata.decision import Decision
-    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.controller.metadata.controller import Controller, Operation
     from barnabas.controller.metadata.quorum_info import QuorumInfo
     from barnabas.controller.operations.features import ControllerFeatures
     from barnabas.controller.raft.voter_changes import VoterChanges
@@ -124,7 +122,7 @@ HandlerContext: TypeAlias = RequestContext[Services]  # as handlers and the fast
 
 def decide(
     context: HandlerContext,
-    operation: Callable[[MetadataImage], Decision[R | ApiError]],
+    operation: Operation[R | ApiError],
     respond: Callable[[R], msgspec.Struct] | None,
     refuse: Callable[[ErrorCode, str | None], msgspec.Struct],
 ) -> Outcome:

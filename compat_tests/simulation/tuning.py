@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from barnabas.controller.link import metadata_feed
+from barnabas.controller.metadata import controller
 from barnabas.controller.metadata.committed_groups import CommittedGroups
 from barnabas.controller.raft import engine, snapshots, transport
 from barnabas.controller.raft.raft_log import RaftMetadataLog
@@ -38,4 +39,5 @@ def small(chance: random.Random) -> Iterator[None]:
             stack.enter_context(mock.patch.dict(defaults, {"journal_bytes_min": bound}))
             kept = (chance.choice((500, 3000)),)
             stack.enter_context(mock.patch.object(CommittedGroups.__init__, "__defaults__", kept))
+            stack.enter_context(mock.patch.object(controller, "STEP_RECORDS", chance.choice((1, 2, 1000))))
         yield

@@ -4,6 +4,9 @@ Operations are decided one after the other, each against an image that has the e
 can wait for the same commit. That image (`_decided`) is ahead of the committed one (`image`), which is the only one that other
 parts see. When a commit fails, decisions made on top of it fail as well, and `_decided` starts again from the committed image.
 
+An operation that may change every partition is decided in steps, each when the one before it is committed: no turn of the loop is
+long, and no group too large for the log. Other operations wait for its last step.
+
 Every node has a controller, and its image follows what is committed; only the active one decides.
 """
 
@@ -13,11 +16,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.decision import Decision, Steps
 from barnabas.controller.metadata.errors import MetadataError, NotController
 from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage, TopicChanges
 from barnabas.controller.metadata.metadata_log import MetadataLog
@@ -31,6 +34,9 @@ BrokerListener = Callable[[MetadataImage, set[int]], object]
 QuotaListener = Callable[[MetadataImage], object]
 ConfigListener = Callable[[MetadataImage, set[tuple[int, str]]], object]
 Failed = Callable[[ErrorCode, str], object]
+Operation = Callable[[MetadataImage], Decision[R] | Steps[R]]
+
+STEP_RECORDS: Final = 2500  # some 50 ms to decide and encode
 
 log = logging.getLogger("barnabas.controller")
 
@@ -40,6 +46,14 @@ class _Group(msgspec.Struct, frozen=True):
 
     encoded: list[bytes]
     records: list[msgspec.Struct]
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    """An operation that is run after the steps of another one."""
+
+    operation: Operation[Any]
+    done: Callable[[Any], object]
+    failed: Failed | None
 
 
 class Controller:
@@ -63,6 +77,8 @@ class Controller:
         self._image_listeners: list[Callable[[MetadataImage], object]] = []
         self._activity_listeners: list[Callable[[bool], object]] = []
         self._in_flight: deque[_Group] = deque()  # proposed on top of `image`, in order
+        self._is_stepping = False  # a step is in flight, and not the last one
+        self._waiting: deque[_Waiting] = deque()
         self._generation = 0  # of `_decided`: grows when what was decided on top of the image has failed
         self.unclean_elections = 0  # committed since the start
         self._started = False
@@ -124,25 +140,88 @@ class Controller:
         """Call `listener(is_active)` whenever that changes."""
         self._activity_listeners.append(listener)
 
-    def run(
-        self,
-        operation: Callable[[MetadataImage], Decision[R]],
-        done: Callable[[R], object],
-        failed: Failed | None = None,
-    ) -> None:
+    def run(self, operation: Operation[R], done: Callable[[R], object], failed: Failed | None = None) -> None:
         """Decide an operation and call `done(response)` when its records are committed and replayed, or
         `failed(error, message)` when they could not be; exactly one of them, once.
 
-        `operation` must be pure: it reads the image, and its decision is its only effect.
+        `operation` must be pure: it reads the image, and its decision is its only effect. One in steps that fails may have been
+        committed in part.
         """
         if not self._log.is_leader:
             self._fail(failed, NotController("this node is not the active controller"))
             return
-        decision = operation(self._decided)
-        if not decision.records and not self._in_flight:
-            done(decision.response)
+        if self._is_stepping:
+            self._waiting.append(_Waiting(operation, done, failed))
             return
-        encoded = [encode_record(record) for record in decision.records]
+        decision = operation(self._decided)
+        if isinstance(decision, Decision):
+            self._finish(decision.records, decision.response, done, failed)
+        else:
+            self._step(decision, done, failed)
+
+    def _step(self, steps: Steps[R], done: Callable[[R], object], failed: Failed | None) -> None:
+        """Decide the next records of an operation, and go on when they are committed."""
+        records: list[msgspec.Struct] = []
+        try:
+            while len(records) < STEP_RECORDS:
+                records.append(next(steps))
+        except StopIteration as end:
+            self._finish(records, end.value, done, failed)
+            return
+        generation = self._generation
+
+        def finished(error: Exception | None) -> None:
+            self._is_stepping = False
+            if error is None and generation != self._generation:
+                error = NotController("the metadata has changed in between")
+            if error is None:
+                self._guard(lambda: self._step(steps, done, failed), failed)
+            else:
+                self._fail(failed, error)
+            while self._waiting and not self._is_stepping:
+                each = self._waiting.popleft()
+                self._guard(partial(self.run, each.operation, each.done, each.failed), each.failed)
+
+        self._is_stepping = True
+        try:
+            self._commit(records, finished)
+        except BaseException:
+            self._is_stepping = False
+            raise
+
+    def _guard(self, decide: Callable[[], object], failed: Failed | None) -> None:
+        """Nobody is there to whom an operation could raise."""
+        try:
+            decide()
+        except Exception as error:
+            log.exception("an operation of the controller failed")
+            self._fail(failed, error)
+
+    def _finish(
+        self,
+        records: Sequence[msgspec.Struct],
+        response: R,
+        done: Callable[[R], object],
+        failed: Failed | None,
+    ) -> None:
+        """Commit the records, or the last ones, of an operation, and answer."""
+        if not records and not self._in_flight:
+            done(response)
+            return
+
+        def finished(error: Exception | None) -> None:
+            if error is None:
+                self._answer_after(lambda: self._call(lambda: done(response)))
+            else:
+                self._fail(failed, error)
+
+        self._commit(records, finished)
+
+    def _commit(
+        self, records: Sequence[msgspec.Struct], finished: Callable[[Exception | None], object]
+    ) -> None:
+        """Propose a group; what is decided from now on is decided on top of it."""
+        encoded = [encode_record(record) for record in records]
         # What is replayed is what was read from the bytes, here as after a restart.
         group = _Group(encoded, [decode_record(record) for record in encoded])
         try:
@@ -153,20 +232,17 @@ class Controller:
         self._in_flight.append(group)
         generation = self._generation
 
-        def finished(error: Exception | None) -> None:
-            if error is None:
-                self._answer_after(lambda: self._call(lambda: done(decision.response)))
-                return
-            if generation == self._generation:
+        def proposed(error: Exception | None) -> None:
+            if error is not None and generation == self._generation:
                 if self._in_flight and self._in_flight[-1] is group:
                     self._in_flight.pop()  # the log has refused it; earlier proposals are still in flight
                 else:  # later proposals were decided on top of it, and fail with it
                     self._in_flight.clear()
                 self._generation += 1
                 self._reset_decided()
-            self._fail(failed, error)
+            finished(error)
 
-        self._log.propose(encoded, finished)
+        self._log.propose(encoded, proposed)
 
     def _fail(self, failed: Failed | None, error: Exception) -> None:
         if failed is None:

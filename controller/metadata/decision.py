@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -10,6 +10,14 @@ import msgspec
 from barnabas.wire.errors import ErrorCode
 
 R = TypeVar("R", covariant=True)
+T = TypeVar("T")
+
+Steps = Generator[msgspec.Struct, None, T]
+"""What an operation that may change every partition returns in place of a decision: it yields its records and returns the response.
+They are committed in this order, in groups of at most STEP_RECORDS (controller.py), each decided when the one before it is committed;
+the image has them by then, and no other operation is decided in between. When the controller is lost, or a group can't be committed,
+the first groups stay: each beginning of the records has to be a valid change, and something else has to make the rest. In Kafka these
+are the results that are not atomic (ControllerResult.of)."""
 
 
 class Decision(msgspec.Struct, Generic[R], frozen=True):

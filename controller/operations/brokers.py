@@ -7,12 +7,12 @@ it has applied the metadata up to that record: before, it may not know its parti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
-from barnabas.controller.metadata.decision import ApiError, Decision
+from barnabas.controller.metadata.decision import ApiError, Decision, Steps
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.controller.operations.features import (
     METADATA_VERSION,
@@ -113,30 +113,37 @@ def register(
     cluster_id: str,
     *,
     is_alive: bool,
-) -> Decision[int | ApiError]:
+) -> Steps[int | ApiError]:
     """BrokerRegistration; the response is the broker epoch. `is_alive`: a registered broker of this id is known to be alive.
 
     The same incarnation may change its registration, and keeps its epoch. A new incarnation is fenced; it leads nothing and is in
-    no ISR. When the previous one did not stop cleanly, it is not eligible either.
+    no ISR. When the previous one did not stop cleanly, it is not eligible either. Where not all of this is committed, the broker
+    asks again.
     """
     try:
         _check_registration(image, request, cluster_id, is_alive=is_alive)
     except ApiError as api_error:
-        return Decision([], api_error)
+        return api_error
     former = image.brokers.get(request.broker_id)
     record = _registration_record(request)
     if former is not None and former.incarnation_id == request.incarnation_id:
         record.fenced = former.fenced
         record.in_controlled_shutdown = former.in_controlled_shutdown
         record.broker_epoch = former.broker_epoch
-        return Decision([record], record.broker_epoch)
+        yield record
+        return record.broker_epoch
     has_stopped_cleanly = former is not None and former.broker_epoch == request.previous_broker_epoch
     shut_down = broker_fenced if has_stopped_cleanly else broker_unclean_shutdown
-    changes: list[msgspec.Struct] = [*shut_down(image, settings, request.broker_id)]
+    record.broker_epoch = image.offset + 1
+    for change in shut_down(image, settings, request.broker_id):
+        record.broker_epoch += 1
+        yield change
     if former is None and len(image.brokers) == 1:  # a single node becomes a cluster
-        changes += begin_cluster(image, settings).records
-    record.broker_epoch = image.offset + 1 + len(changes)
-    return Decision([*changes, record], record.broker_epoch)
+        first = begin_cluster(image, settings).records
+        record.broker_epoch += len(first)
+        yield from first
+    yield record
+    return record.broker_epoch
 
 
 def _registration_record(request: BrokerRegistrationRequest) -> RegisterBrokerRecord:
@@ -223,48 +230,54 @@ def _check_directories(image: MetadataImage, broker_id: int, log_dirs: Sequence[
 
 def fence(
     image: MetadataImage, settings: ControllerSettings, broker_id: int, broker_epoch: int
-) -> Decision[bool]:
+) -> Steps[bool]:
     """A broker whose session has ended leads nothing and is in no ISR. The response is whether this changes anything: not when
-    it is fenced already, or registered in another epoch."""
+    it is fenced already, or registered in another epoch. It is fenced last: until then the sessions see to it."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.broker_epoch != broker_epoch or broker.fenced:
-        return Decision([], False)
-    return Decision([*broker_fenced(image, settings, broker_id), _change(broker, fenced=FENCE)], True)
+        return False
+    yield from broker_fenced(image, settings, broker_id)
+    yield _change(broker, fenced=FENCE)
+    return True
 
 
 def unfence(
     image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
-) -> list[msgspec.Struct]:
-    """A broker that has caught up is unfenced, and may lead partitions without a leader."""
+) -> Iterator[msgspec.Struct]:
+    """A broker that has caught up is unfenced, and may lead partitions without a leader. It is unfenced first, so that no leader is
+    fenced; partitions that are not reached get their leaders from `elect_missing_leaders`."""
     there = msgspec.structs.replace(broker, fenced=False)
-    return [_change(broker, fenced=UNFENCE), *broker_unfenced(image, settings, there)]
+    yield _change(broker, fenced=UNFENCE)
+    yield from broker_unfenced(image, settings, there)
 
 
 def leave(
     image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
-) -> list[msgspec.Struct]:
-    """A broker is about to stop: it leaves every ISR, and others lead."""
-    leaving = [] if broker.in_controlled_shutdown else [_change(broker, leaving=LEAVING)]
-    return [*leaving, *broker_fenced(image, settings, broker.broker_id)]
+) -> Iterator[msgspec.Struct]:
+    """A broker is about to stop: it leaves every ISR, and others lead. That it leaves is recorded last: until then its heartbeats ask
+    for all of this."""
+    yield from broker_fenced(image, settings, broker.broker_id)
+    yield _change(broker, leaving=LEAVING)
 
 
 def unregister(
     image: MetadataImage, settings: ControllerSettings, broker_id: int, *, is_alive: bool = False
-) -> Decision[ApiError | None]:
+) -> Steps[ApiError | None]:
     """Remove a broker's registration (KIP-500); its replicas stay assigned to it. An unfenced one, or `is_alive` (a broker of
     this id is known to be alive), is refused: Kafka 4.3.1 accepts it, and the broker is gone until it restarts."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         text = f"Broker ID {broker_id} is not currently registered"
-        return Decision([], ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text))
+        return ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
     if is_alive or not broker.fenced:
         text = (
             f"Broker {broker_id} is running and can't be unregistered: stop it first. (One that was killed counts as "
             f"running until broker.session.timeout.ms is over.)"
         )
-        return Decision([], ApiError(ErrorCode.INVALID_REQUEST, text))
-    record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.broker_epoch)
-    return Decision([*broker_unregistered(image, settings, broker_id), record], None)
+        return ApiError(ErrorCode.INVALID_REQUEST, text)
+    yield from broker_unregistered(image, settings, broker_id)
+    yield UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.broker_epoch)
+    return None
 
 
 def _change(

@@ -7,7 +7,7 @@ ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -45,7 +45,7 @@ def report_directories(
     """`online`: ids of all directories of the broker that work. The response is the number of partitions that change."""
     broker = image.brokers[broker_id]
     now = msgspec.structs.replace(broker, log_dirs=sorted(online))
-    changes = directories_failed(image, settings, broker_id, lambda each: not has_directory(now, each))
+    changes = list(directories_failed(image, settings, broker_id, lambda each: not has_directory(now, each)))
     changed = {(change.topic_id, change.partition_id) for change in changes}
     changes += [
         change
@@ -59,14 +59,12 @@ def report_directories(
 
 def fail_directories(
     image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration, offline: Sequence[bytes]
-) -> list[msgspec.Struct]:
-    """`offline`: ids of all directories of the broker that have failed, also of those known before."""
+) -> Iterator[msgspec.Struct]:
+    """`offline`: ids of all directories of the broker that have failed, also of those known before. They are recorded last: until
+    then each heartbeat fails them."""
     online = [directory for directory in broker.log_dirs if directory not in offline]
-    if online == broker.log_dirs:
-        return []
-    now = msgspec.structs.replace(broker, log_dirs=online)
-    changes = directories_failed(image, settings, broker.broker_id, lambda each: each in offline)
-    return [_directories_record(now), *changes]
+    yield from directories_failed(image, settings, broker.broker_id, lambda each: each in offline)
+    yield _directories_record(msgspec.structs.replace(broker, log_dirs=online))
 
 
 def cordon(broker: BrokerRegistration, cordoned: Sequence[bytes] | None) -> list[msgspec.Struct]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from barnabas.controller.metadata.decision import ApiError, Decision
+from barnabas.controller.metadata.decision import ApiError, Decision, Steps
 from barnabas.controller.metadata.image import NO_LEADER, MetadataImage
 from barnabas.controller.operations.cluster_view import Rules, leadership_test, partitions, without_leader
 from barnabas.controller.operations.partition_change import Election, Wanted
@@ -29,12 +29,11 @@ ELECTIONS_MAX: Final = 1000  # in one call of balance_leaders
 
 def elect_leaders(
     image: MetadataImage, settings: ControllerSettings, request: ElectLeadersRequest
-) -> Decision[ElectLeadersResponse]:
+) -> Steps[ElectLeadersResponse]:
     """For the partitions named; when none are named, for all that need an election."""
     if request.election_type not in (PREFERRED, UNCLEAN):
-        return Decision([], _unknown_type(request))
+        return _unknown_type(request)
     rules = Rules(image, settings)
-    records: list[PartitionChangeRecord] = []
     response = ElectLeadersResponse()
     wanted = (
         [(topic.name, list(topic.partitions)) for topic in image.topics.values()]
@@ -45,7 +44,7 @@ def elect_leaders(
         results = ReplicaElectionResult(topic=name)
         for index in indexes:
             try:
-                records.append(_elect(image, rules, name, index, request.election_type))
+                yield _elect(image, rules, name, index, request.election_type)
                 result = PartitionResult(partition_id=index)
             except ApiError as api_error:
                 if request.topic_partitions is None and api_error.error == ErrorCode.ELECTION_NOT_NEEDED:
@@ -55,7 +54,7 @@ def elect_leaders(
                 )
             results.partition_result.append(result)
         response.replica_election_results.append(results)
-    return Decision(records, response)
+    return response
 
 
 def _unknown_type(request: ElectLeadersRequest) -> ElectLeadersResponse:
@@ -121,11 +120,13 @@ def balance_leaders(
     return Decision(records, False)
 
 
-def elect_missing_leaders(image: MetadataImage, settings: ControllerSettings) -> Decision[int]:
+def elect_missing_leaders(image: MetadataImage, settings: ControllerSettings) -> Steps[int]:
     """Elect a leader for each partition without one, where possible. The response is their number."""
     rules = Rules(image, settings)
-    elected = (
-        rules.change(place, Wanted(election=rules.of(place[0]).election)) for place in without_leader(image)
-    )
-    records = [record for record in elected if record is not None]
-    return Decision(records, len(records))
+    count = 0
+    for place in without_leader(image):
+        record = rules.change(place, Wanted(election=rules.of(place[0]).election))
+        if record is not None:
+            count += 1
+            yield record
+    return count

@@ -7,9 +7,11 @@ active controller decide the latter: `may_shut_down`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
-from barnabas.controller.metadata.decision import ApiError, Decision
+from barnabas.controller.metadata.decision import ApiError, Steps
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.controller.operations.brokers import fence, leave, unfence
 from barnabas.controller.operations.cluster_view import check_broker_epoch, leads_any
@@ -24,19 +26,21 @@ def heartbeat(
     request: BrokerHeartbeatRequest,
     *,
     may_shut_down: bool = False,
-) -> Decision[BrokerHeartbeatResponse]:
+) -> Steps[BrokerHeartbeatResponse]:
     """`may_shut_down`: all other brokers have applied metadata in which this one leads nothing."""
     try:
         broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)
     except ApiError as api_error:
-        return Decision([], BrokerHeartbeatResponse(error_code=api_error.error))
+        return BrokerHeartbeatResponse(error_code=api_error.error)
     response = BrokerHeartbeatResponse(
         is_caught_up=request.current_metadata_offset >= broker.broker_epoch, is_fenced=broker.fenced
     )
-    records = fail_directories(image, settings, broker, request.offline_log_dirs)
-    if not records:  # else the next heartbeat decides the rest
-        records = _transition(image, settings, broker, request, response, may_shut_down=may_shut_down)
-    return Decision([*records, *cordon(broker, request.cordoned_log_dirs)], response)
+    yield from cordon(broker, request.cordoned_log_dirs)
+    if not set(broker.log_dirs).isdisjoint(request.offline_log_dirs):  # the next heartbeat decides the rest
+        yield from fail_directories(image, settings, broker, request.offline_log_dirs)
+    else:
+        yield from _transition(image, settings, broker, request, response, may_shut_down=may_shut_down)
+    return response
 
 
 def changes_nothing(image: MetadataImage, request: BrokerHeartbeatRequest) -> bool:
@@ -61,25 +65,24 @@ def _transition(
     response: BrokerHeartbeatResponse,
     *,
     may_shut_down: bool,
-) -> list[msgspec.Struct]:
+) -> Iterator[msgspec.Struct]:
     """The records of the broker's next state, which is also set in `response`."""
     if broker.fenced:
         if request.want_shut_down:
             response.should_shut_down = True
         elif not request.want_fence and response.is_caught_up:
             response.is_fenced = False
-            return unfence(image, settings, broker)
-        return []
+            yield from unfence(image, settings, broker)
+        return
     if broker.in_controlled_shutdown:
         if may_shut_down and not leads_any(image, broker.broker_id):
             response.should_shut_down = response.is_fenced = True
-            return list(fence(image, settings, broker.broker_id, broker.broker_epoch).records)
-        return []
+            yield from fence(image, settings, broker.broker_id, broker.broker_epoch)
+        return
     leads = leads_any(image, broker.broker_id) if request.want_shut_down else False
     if request.want_fence or (request.want_shut_down and not leads):
         response.should_shut_down = request.want_shut_down
         response.is_fenced = True
-        return list(fence(image, settings, broker.broker_id, broker.broker_epoch).records)
-    if request.want_shut_down:
-        return leave(image, settings, broker)
-    return []
+        yield from fence(image, settings, broker.broker_id, broker.broker_epoch)
+    elif request.want_shut_down:
+        yield from leave(image, settings, broker)

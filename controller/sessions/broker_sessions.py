@@ -126,9 +126,10 @@ class BrokerSessions:
             log.info("broker %d is registered in broker epoch %d", request.broker_id, result)
             done(BrokerRegistrationResponse(broker_epoch=result))
 
-        is_alive = self.is_alive(request.broker_id)
         self._controller.run(
-            lambda image: register(image, self._settings, request, self._cluster_id, is_alive=is_alive),
+            lambda image: register(
+                image, self._settings, request, self._cluster_id, is_alive=self.is_alive(request.broker_id)
+            ),
             registered,
             lambda error, _: done(BrokerRegistrationResponse(error_code=error)),
         )
@@ -181,6 +182,8 @@ class BrokerSessions:
             return
         if session is not None and not response.is_fenced:
             self._set_timer()
+            if not self._links.get(request.broker_id):  # it may have ended while the operation waited
+                self._probes.begin(request.broker_id)
         done(response)
 
     def _may_shut_down(self, image: MetadataImage, broker: BrokerRegistration) -> bool:

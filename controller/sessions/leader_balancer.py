@@ -1,7 +1,8 @@
 """Periodic elections of the active controller.
 
-Preferred replicas become the leaders again (auto.leader.rebalance.enable). Partitions without a leader get one where unclean
-elections are enabled, periodically and when a configuration has changed.
+Preferred replicas become the leaders again (auto.leader.rebalance.enable). Partitions without a leader get one where that is possible:
+when this controller becomes active, as the one before it may have been lost between two steps of unfencing a broker; when a
+configuration has changed, as it may allow unclean elections; and periodically.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class LeaderBalancer:
         self._is_active = is_active
         if is_active:
             self._later(self._balance_interval_s(), self._balance)
-            self._later(self._election_interval_s(), self._elect)
+            self._later(0.0, self._elect)
 
     def _later(self, delay_s: float, task: Callable[[], object]) -> None:
         if self._is_active:

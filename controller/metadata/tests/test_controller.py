@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
 from barnabas.controller.extension import ConfigTables
-from barnabas.controller.metadata.controller import Controller
-from barnabas.controller.metadata.decision import ApiError, Decision
+from barnabas.controller.metadata.controller import STEP_RECORDS, Controller
+from barnabas.controller.metadata.decision import ApiError, Decision, Steps
 from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicChanges
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.brokers import register_broker
@@ -311,6 +312,88 @@ def test_a_change_that_is_too_large_fails_alone() -> None:
     create("a")
     runtime.advance(1)
     assert answers == ["NONE", "TOPIC_ALREADY_EXISTS"]
+
+
+class Numbered:
+    """An operation in steps that names `count` settings of a topic, and what has been committed and answered."""
+
+    def __init__(self, count: int, disk: MemoryDisk | None = None) -> None:
+        self.world = World(disk or MemoryDisk())
+        self.answers: list[str] = []
+        self.groups: list[int] = []  # how many settings were there after each group
+        self.world.controller.add_image_listener(lambda image: self.groups.append(count_of(image)))
+        self.world.controller.run(lambda image: self.steps(image, count), self.answers.append, self.failed)
+
+    def steps(self, image: MetadataImage, count: int) -> Steps[str]:
+        for number in range(count):
+            assert count_of(image) == number // STEP_RECORDS * STEP_RECORDS  # of the steps before it
+            yield setting(number)
+        return f"{count} made"
+
+    def read(self) -> None:
+        self.world.controller.run(
+            lambda image: Decision([], f"{count_of(image)} seen"), self.answers.append, self.failed
+        )
+
+    def failed(self, error: ErrorCode, _message: str) -> None:
+        self.answers.append(error.name)
+
+
+def setting(number: int) -> ConfigRecord:
+    return ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="s", name=f"n{number}", value="1")
+
+
+def count_of(image: MetadataImage) -> int:
+    return len(image.topic_configs("s"))
+
+
+@pytest.mark.parametrize("count", [0, 1, STEP_RECORDS, STEP_RECORDS + 1, 3 * STEP_RECORDS])
+def test_an_operation_in_steps_is_committed_in_bounded_groups_and_others_wait(count: int) -> None:
+    made = Numbered(count)
+    made.read()
+    made.read()
+    made.world.runtime.run_until_idle()
+    assert made.answers == [f"{count} made", *[f"{count} seen"] * 2]
+    assert [after - before for before, after in itertools.pairwise([0, *made.groups]) if after > before] == [
+        min(STEP_RECORDS, count - begin) for begin in range(0, count, STEP_RECORDS)
+    ]
+
+
+def test_a_step_that_fails_ends_the_operation_and_what_waited_goes_on() -> None:
+    disk = MemoryDisk()
+    made = Numbered(3 * STEP_RECORDS, disk)
+
+    def fill(_image: MetadataImage) -> None:
+        disk.fault = lambda operation, _: errno.ENOSPC if operation == "write" else None
+
+    made.world.controller.add_image_listener(fill)
+    made.read()
+    made.world.runtime.run_until_idle()
+    assert made.answers == ["KAFKA_STORAGE_ERROR", f"{STEP_RECORDS} seen"]
+    disk.fault = None
+    assert count_of(World(disk).image) == STEP_RECORDS  # the first step stays
+
+
+def test_an_operation_that_raises_in_a_later_step_fails_and_what_waited_goes_on() -> None:
+    made = Numbered(0)
+
+    def raises(_image: MetadataImage) -> Steps[str]:
+        yield from map(setting, range(STEP_RECORDS))
+        raise ValueError("a defect")
+
+    def raises_at_once(_image: MetadataImage) -> Decision[str]:
+        raise ValueError("a defect")
+
+    made.world.controller.run(raises, made.answers.append, made.failed)
+    made.world.controller.run(raises_at_once, made.answers.append, made.failed)
+    made.read()
+    made.world.runtime.run_until_idle()
+    assert made.answers == [
+        "0 made",
+        "KAFKA_STORAGE_ERROR",
+        "KAFKA_STORAGE_ERROR",
+        f"{STEP_RECORDS} seen",
+    ]
 
 
 def test_a_failing_listener_does_not_stop_the_others() -> None:

@@ -8,7 +8,8 @@ record, as long as fewer than min.insync.replicas of those who had it were kille
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from barnabas.controller.extension import ConfigTables
-from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.decision import Decision, Steps
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState
 from barnabas.controller.metadata.records import decode_record, encode_record
 from barnabas.controller.operations.alter_partition import alter_partition
@@ -25,6 +26,7 @@ from barnabas.controller.operations.elections import balance_leaders, elect_lead
 from barnabas.controller.operations.features import ELR_VERSION
 from barnabas.controller.operations.heartbeats import heartbeat
 from barnabas.controller.operations.reassignments import alter_reassignments
+from barnabas.controller.operations.tests.steps import take
 from barnabas.controller.operations.topics import NewTopic, create_topics
 from barnabas.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -88,6 +90,7 @@ class World:
         self.brokers = {broker_id: Broker() for broker_id in BROKERS}
         self.length = {(broker_id, index): 0 for broker_id in BROKERS for index in PARTITIONS}
         self.committed = dict.fromkeys(PARTITIONS, 0)
+        self.lost_after: int | None = None  # steps of the next operation in steps
         self.proposed: list[int] = []  # the ISR that a leader asks for
         self.unclean_shutdown: set[int] = set()  # who registers at the moment and may have lost records
         self.replay([FeatureLevelRecord(name="metadata.version", feature_level=30)])
@@ -103,6 +106,18 @@ class World:
     def decide(self, decision: Decision[Any]) -> Any:
         self.replay(decision.records)
         return decision.response
+
+    def take(self, operation: Callable[[], Steps[Any]]) -> Any:
+        """All of its steps; or, when the controller is lost after some of them, those, and what the next one does by itself. Brokers
+        ask again then, which is a later operation."""
+        steps = operation()
+        if self.lost_after is None:
+            return take(steps, lambda record: self.replay([record])).response
+        for record in itertools.islice(steps, self.lost_after):
+            self.replay([record])
+        self.lost_after = None
+        self.take(lambda: elect_missing_leaders(self.image, self.settings))
+        return None
 
     def replay(self, records: Sequence[msgspec.Struct]) -> None:
         before = dict(self.partitions())
@@ -198,9 +213,12 @@ class World:
         registered = self.image.brokers.get(broker_id)
         if registered is not None and broker.remembered != registered.broker_epoch:
             self.unclean_shutdown = {broker_id}
-        broker.epoch = self.decide(register(self.image, self.settings, request, "c", is_alive=False))
+        epoch = None
+        while epoch is None:
+            epoch = self.take(lambda: register(self.image, self.settings, request, "c", is_alive=False))
+        broker.epoch = epoch
         self.unclean_shutdown = set()
-        assert broker.epoch == self.image.offset
+        assert broker.epoch == self.image.brokers[broker_id].broker_epoch <= self.image.offset
         broker.remembered = -1
 
     def beat(self, broker_id: int, *, leaving: bool = False) -> bool:
@@ -214,8 +232,8 @@ class World:
             current_metadata_offset=self.image.offset,
             want_shut_down=leaving,
         )
-        response = self.decide(heartbeat(self.image, self.settings, request, may_shut_down=True))
-        return bool(response.should_shut_down)
+        response = self.take(lambda: heartbeat(self.image, self.settings, request, may_shut_down=True))
+        return response is not None and bool(response.should_shut_down)
 
     def stop(self, broker_id: int) -> None:
         """A clean stop: with leave, or without when it takes too long."""
@@ -244,11 +262,11 @@ class World:
         """The session ends: rightly, or not."""
         registered = self.image.brokers.get(broker_id)
         if registered is not None:
-            self.decide(fence(self.image, self.settings, broker_id, registered.broker_epoch))
+            self.take(lambda: fence(self.image, self.settings, broker_id, registered.broker_epoch))
 
     def unregister(self, broker_id: int) -> None:
         if not self.brokers[broker_id].is_up:
-            self.decide(unregister(self.image, self.settings, broker_id))
+            self.take(lambda: unregister(self.image, self.settings, broker_id))
 
     # -- partitions
 
@@ -316,11 +334,16 @@ class World:
 
     def elect(self, kind: int) -> None:
         if kind == 0:
-            self.decide(elect_leaders(self.image, self.settings, ElectLeadersRequest(topic_partitions=None)))
+            request = ElectLeadersRequest(topic_partitions=None)
+            self.take(lambda: elect_leaders(self.image, self.settings, request))
         elif kind == 1:
             self.decide(balance_leaders(self.image, self.settings))
         else:
-            self.decide(elect_missing_leaders(self.image, self.settings))
+            self.take(lambda: elect_missing_leaders(self.image, self.settings))
+
+    def lose(self, steps: int) -> None:
+        """The controller is lost within the next operation."""
+        self.lost_after = steps
 
 
 broker_ids = st.sampled_from(BROKERS)
@@ -339,6 +362,7 @@ steps = st.lists(
         st.tuples(st.just("alter"), indexes, subsets, st.booleans()),
         st.tuples(st.just("reassign"), indexes, st.one_of(st.none(), subsets)),
         st.tuples(st.just("elect"), st.integers(0, 2)),
+        st.tuples(st.just("lose"), st.integers(0, 3)),
     ),
     max_size=40,
 )

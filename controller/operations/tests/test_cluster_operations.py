@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from barnabas.controller.extension import ConfigTables
-from barnabas.controller.metadata.decision import ApiError, Decision
+from barnabas.controller.metadata.decision import ApiError, Decision, Steps
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.controller.operations.alter_partition import alter_partition
 from barnabas.controller.operations.brokers import register, unregister
@@ -25,6 +25,7 @@ from barnabas.controller.operations.features import (
     update_features,
 )
 from barnabas.controller.operations.reassignments import alter_reassignments, list_reassignments
+from barnabas.controller.operations.tests.steps import apply_steps, decided
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import alter_partition as ap
 from barnabas.wire.messages import assign_replicas_to_dirs as dirs
@@ -104,6 +105,11 @@ def apply(image: MetadataImage, decision: Decision[Any]) -> PartitionState:
     for record in decision.records:
         image.replay(record, MetadataDelta())
     image.offset += len(decision.records)
+    return image.topics["t"].partitions[0]
+
+
+def applied(image: MetadataImage, steps: Steps[Any]) -> PartitionState:
+    apply_steps(image, steps)
     return image.topics["t"].partitions[0]
 
 
@@ -266,7 +272,7 @@ def test_a_reassignment_whose_former_replicas_are_out_of_sync_is_not_cancelled()
     )
     apply(image, alter_partition(image, SETTINGS, request))
     mark_fenced(image, 2)
-    state = apply(image, unregister(image, SETTINGS, 2))
+    state = applied(image, unregister(image, SETTINGS, 2))
     assert (state.leader, state.isr) == (1, [1])
     assert move(image, None) == (
         "INVALID_REPLICA_ASSIGNMENT",
@@ -281,8 +287,7 @@ def elect(image: MetadataImage, kind: int) -> str:
     request = ElectLeadersRequest(
         election_type=kind, topic_partitions=[TopicPartitions(topic="t", partitions=[0])]
     )
-    decision = elect_leaders(image, SETTINGS, request)
-    apply(image, decision)
+    decision = apply_steps(image, elect_leaders(image, SETTINGS, request))
     return ErrorCode(decision.response.replica_election_results[0].partition_result[0].error_code).name
 
 
@@ -302,7 +307,7 @@ def test_elections() -> None:
 
 def test_an_election_for_all_partitions_lists_those_that_need_one() -> None:
     request = ElectLeadersRequest(topic_partitions=None)
-    decision = elect_leaders(cluster(), SETTINGS, request)
+    decision = decided(elect_leaders(cluster(), SETTINGS, request))
     assert [each.partition_result for each in decision.response.replica_election_results] == [[]]
 
 
@@ -364,7 +369,7 @@ def registration(**other: Any) -> BrokerRegistrationRequest:
     ],
 )
 def test_registrations_that_are_refused(other: dict[str, Any], error: str, message: str) -> None:
-    decision = register(cluster(), SETTINGS, registration(**other), "c", is_alive=False)
+    decision = decided(register(cluster(), SETTINGS, registration(**other), "c", is_alive=False))
     assert isinstance(decision.response, ApiError)
     assert (decision.response.error.name, decision.response.message) == (error, message)
     assert decision.records == []
@@ -374,7 +379,7 @@ def test_a_new_incarnation_leaves_the_isrs_of_the_former_one() -> None:
     for previous_epoch, elr in ((12, [2]), (11, []), (-1, [])):
         image = cluster(isr=[1, 2])
         request = registration(broker_id=2, log_dirs=[directory(2)], previous_broker_epoch=previous_epoch)
-        state = apply(image, register(image, SETTINGS, request, "c", is_alive=False))
+        state = applied(image, register(image, SETTINGS, request, "c", is_alive=False))
         assert (state.isr, state.eligible_leader_replicas) == ([1], elr)
         assert image.brokers[2].fenced
         assert image.brokers[2].broker_epoch == image.offset
@@ -388,9 +393,9 @@ def mark_fenced(image: MetadataImage, broker_id: int) -> None:
 def test_a_fenced_broker_is_unregistered() -> None:
     image = cluster(isr=[1], elr=[2])
     mark_fenced(image, 1)
-    state = apply(image, unregister(image, SETTINGS, 1))
+    state = applied(image, unregister(image, SETTINGS, 1))
     assert (state.leader, state.isr, 1 in image.brokers) == (2, [2], False)
-    decision = unregister(image, SETTINGS, 1)
+    decision = decided(unregister(image, SETTINGS, 1))
     assert decision.response is not None
     assert decision.response.message == "Broker ID 1 is not currently registered"
 
@@ -404,7 +409,7 @@ def test_a_running_broker_is_not_unregistered() -> None:
         (3, True, True),
         (3, False, False),
     ):
-        decision = unregister(image, SETTINGS, broker_id, is_alive=is_alive)
+        decision = decided(unregister(image, SETTINGS, broker_id, is_alive=is_alive))
         assert bool(decision.records) is not refused
         error = None if decision.response is None else decision.response.error.name
         assert error == ("INVALID_REQUEST" if refused else None)
@@ -430,7 +435,7 @@ def assign(image: MetadataImage, broker_id: int, to: bytes, epoch: int) -> Parti
 def test_a_replica_created_again_in_another_directory_is_not_eligible() -> None:
     image = cluster(isr=[1], elr=[2])
     request = registration(broker_id=2, log_dirs=[directory(9)], previous_broker_epoch=12)
-    apply(image, register(image, SETTINGS, request, "c", is_alive=False))
+    applied(image, register(image, SETTINGS, request, "c", is_alive=False))
     assert image.topics["t"].partitions[0].eligible_leader_replicas == [2]  # it has stopped cleanly
     state = assign(image, 2, directory(9), image.brokers[2].broker_epoch)
     assert state.eligible_leader_replicas == []
@@ -440,7 +445,7 @@ def test_a_replica_created_again_in_another_directory_is_not_eligible() -> None:
 def test_the_only_replica_leads_from_the_directory_where_it_was_found() -> None:
     image = cluster(replicas=[2], isr=[2], leader=-1)
     request = registration(broker_id=2, incarnation_id=b"\2" * 16, log_dirs=[directory(9)])
-    apply(image, register(image, SETTINGS, request, "c", is_alive=True))
+    applied(image, register(image, SETTINGS, request, "c", is_alive=True))
     state = assign(image, 2, directory(9), 12)
     assert (state.leader, state.isr, state.directories) == (2, [2], [directory(9)])
 
@@ -448,7 +453,7 @@ def test_the_only_replica_leads_from_the_directory_where_it_was_found() -> None:
 def test_a_replica_that_has_moved_between_directories_stays_in_sync() -> None:
     image = cluster()
     request = registration(broker_id=2, incarnation_id=b"\2" * 16, log_dirs=[directory(2), directory(9)])
-    apply(image, register(image, SETTINGS, request, "c", is_alive=True))
+    applied(image, register(image, SETTINGS, request, "c", is_alive=True))
     state = assign(image, 2, directory(9), 12)
     assert (state.isr, state.leader, state.directories[1]) == ([1, 2], 1, directory(9))
 
@@ -471,9 +476,7 @@ def test_a_single_node_becomes_a_cluster_with_its_second_broker() -> None:
     image.replay(FeatureLevelRecord(name="metadata.version", feature_level=30), MetadataDelta())
     image.replay(RegisterBrokerRecord(broker_id=1, broker_epoch=1, fenced=False), MetadataDelta())
     image.offset = 1
-    decision = register(image, SETTINGS, registration(), "c", is_alive=False)
-    for record in decision.records:
-        image.replay(record, MetadataDelta())
+    decision = apply_steps(image, register(image, SETTINGS, registration(), "c", is_alive=False))
     assert image.features["eligible.leader.replicas.version"] == 1
     assert image.configs == {(4, ""): {"min.insync.replicas": "2"}}
     assert image.brokers[5].broker_epoch == decision.response == 1 + len(decision.records)
@@ -555,7 +558,7 @@ def test_older_metadata_keeps_its_features() -> None:
             image.replay(FeatureLevelRecord(name=name, feature_level=value), MetadataDelta())
         for decision in (
             begin_cluster(image, SETTINGS),
-            register(image, SETTINGS, registration(), "c", is_alive=False),
+            decided(register(image, SETTINGS, registration(), "c", is_alive=False)),
         ):
             for record in decision.records:
                 image.replay(record, MetadataDelta())

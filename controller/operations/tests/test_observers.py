@@ -12,6 +12,7 @@ from barnabas.controller.operations.elections import balance_leaders, elect_miss
 from barnabas.controller.operations.leadership import broker_fenced
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
 from barnabas.controller.operations.reassignments import alter_reassignments
+from barnabas.controller.operations.tests.steps import apply_steps
 from barnabas.controller.operations.tests.test_cluster_operations import (
     SETTINGS,
     apply,
@@ -111,7 +112,7 @@ def test_an_observer_is_never_elected(unclean: str) -> None:
     fence(image, 1)
     assert state_of(image).leader == 2
     fence(image, 2)
-    apply(image, elect_missing_leaders(image, SETTINGS))
+    apply_steps(image, elect_missing_leaders(image, SETTINGS))
     apply(image, balance_leaders(image, SETTINGS))
     assert elect(image, 0) == "PREFERRED_LEADER_NOT_AVAILABLE"
     assert elect(image, 1) == "ELIGIBLE_LEADERS_NOT_AVAILABLE"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from barnabas.controller.extension import ConfigTables
-from barnabas.controller.metadata.controller import Controller
-from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.controller import STEP_RECORDS, Controller
+from barnabas.controller.metadata.decision import Decision, Steps
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.topics import NewTopic, create_topics
@@ -47,6 +47,21 @@ class Settings:
         return {}
 
 
+def registration(broker_id: int, incarnation: int, previous_epoch: int = -1) -> BrokerRegistrationRequest:
+    return BrokerRegistrationRequest(
+        broker_id=broker_id,
+        cluster_id="cluster",
+        incarnation_id=bytes([incarnation]) * 16,
+        listeners=[Listener(name="INSIDE", host="h", port=broker_id)],
+        features=[
+            Feature(name="metadata.version", min_supported_version=7, max_supported_version=30),
+            Feature(name="eligible.leader.replicas.version", max_supported_version=1),
+        ],
+        log_dirs=[bytes([broker_id + 100]) * 16],
+        previous_broker_epoch=previous_epoch,
+    )
+
+
 class Cluster:
     """One controller, and brokers that a test moves by hand."""
 
@@ -79,6 +94,14 @@ class Cluster:
         self.controller.run(operation, lambda _: None)
         self.settle()
 
+    def run_in_steps(self) -> None:
+        """Begin an operation behind which others wait."""
+
+        def operation(_image: MetadataImage) -> Steps[None]:
+            yield from [FeatureLevelRecord(name="later", feature_level=1)] * (STEP_RECORDS + 1)
+
+        self.controller.run(operation, lambda _: None)
+
     def settle(self) -> None:
         self.runtime.advance(0.002)
 
@@ -87,19 +110,7 @@ class Cluster:
     ) -> BrokerRegistrationResponse:
         self.listening.add(broker_id)
         answers: list[BrokerRegistrationResponse] = []
-        request = BrokerRegistrationRequest(
-            broker_id=broker_id,
-            cluster_id="cluster",
-            incarnation_id=bytes([incarnation]) * 16,
-            listeners=[Listener(name="INSIDE", host="h", port=broker_id)],
-            features=[
-                Feature(name="metadata.version", min_supported_version=7, max_supported_version=30),
-                Feature(name="eligible.leader.replicas.version", max_supported_version=1),
-            ],
-            log_dirs=[bytes([broker_id + 100]) * 16],
-            previous_broker_epoch=previous_epoch,
-        )
-        self.sessions.register(request, answers.append)
+        self.sessions.register(registration(broker_id, incarnation, previous_epoch), answers.append)
         self.settle()
         (answer,) = answers
         return answer
@@ -404,3 +415,36 @@ def test_min_isr_forgotten_survivors_are_a_change_of_the_partition() -> None:
     (after,) = cluster.image.topics["t"].partitions.values()
     assert (after.eligible_leader_replicas, after.partition_epoch) == ([], before.partition_epoch + 1)
     assert after.leader_epoch == before.leader_epoch
+
+
+def test_a_broker_that_has_ended_before_its_heartbeat_is_decided_is_fenced_at_once() -> None:
+    """The heartbeat waits behind an operation in steps meanwhile."""
+    cluster = Cluster()
+    cluster.serve(1)
+    epoch = cluster.register(2, 2).broker_epoch
+    cluster.sessions.link_opened(2, 1)
+    cluster.run_in_steps()
+    request = BrokerHeartbeatRequest(
+        broker_id=2, broker_epoch=epoch, current_metadata_offset=cluster.image.offset
+    )
+    answers: list[BrokerHeartbeatResponse] = []
+    cluster.sessions.heartbeat(request, answers.append)
+    assert not answers
+    cluster.listening.discard(2)
+    cluster.sessions.link_closed(2, 1)
+    cluster.runtime.advance(0.1)
+    assert [answer.is_fenced for answer in answers] == [False]
+    assert cluster.image.brokers[2].fenced
+
+
+def test_of_two_incarnations_that_register_the_later_one_stays() -> None:
+    """The first has ended before its registration is decided, as both wait behind an operation in steps."""
+    cluster = Cluster()
+    cluster.run_in_steps()
+    answers: list[BrokerRegistrationResponse] = []
+    for incarnation in (7, 8):
+        cluster.sessions.register(registration(1, incarnation), answers.append)
+    assert not answers
+    cluster.settle()
+    assert cluster.image.brokers[1].incarnation_id == bytes([8]) * 16
+    assert cluster.image.brokers[1].broker_epoch == answers[1].broker_epoch > answers[0].broker_epoch

@@ -8,9 +8,15 @@ from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.controller.metadata.local_log import LocalMetadataLog
+from barnabas.controller.operations.brokers import UNFENCE
 from barnabas.controller.sessions.leader_balancer import LeaderBalancer
 from barnabas.testing.memory_disk import MemoryDisk
-from barnabas.wire.messages.metadata_records import ConfigRecord, RegisterBrokerRecord, TopicRecord
+from barnabas.wire.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
 from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC = b"t" * 16
@@ -105,3 +111,16 @@ def test_a_partition_without_a_leader_gets_one_when_unclean_elections_are_allowe
     cluster.configure("unclean.leader.election.enable", "true")
     assert cluster.leaders == [2, 2]
     assert cluster.controller.image.topics["t"].partitions[1].isr == [2]
+
+
+def test_a_new_active_controller_elects_the_leaders_that_the_one_before_it_has_not() -> None:
+    """It was lost between two steps of unfencing broker 3."""
+    cluster = Cluster()
+    cluster.upkeep.close()
+    unfenced = BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, fenced=UNFENCE)
+    cluster.controller.run(lambda _: Decision([unfenced], None), lambda _: None)
+    cluster.runtime.advance(1)
+    assert cluster.leaders == [2, -1]
+    cluster.upkeep.start()
+    cluster.runtime.advance(0.1)
+    assert cluster.leaders == [2, 3]
