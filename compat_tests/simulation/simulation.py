@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.broker.partitions.replica import REST_S_MAX
 from barnabas.controller.config.topic_configs import observers_of
 from compat_tests.simulation import checkers
 from compat_tests.simulation.admins import Admin
@@ -55,7 +56,7 @@ NO_TURNS = frozenset(  # these delay no client
 )
 FORMS_WITHIN_S = 20.0
 FAULTS_S = 22.0
-HEALS_WITHIN_S = 30.0
+HEALS_WITHIN_S = 30.0 + REST_S_MAX  # a replica that was hedged out stays away for as long as REST_S_MAX
 LASTS_S = 30.0
 STEPS_DOWN_S = 1.0  # an active controller that is cut off answers heartbeats for 0.6 s (LEADER_FALLBACK_S)
 SHAPES = (  # roles by node id
