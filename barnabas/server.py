@@ -170,7 +170,7 @@ def _end_with_supervisor(runtime: AsyncioRuntime, stop: _Stop) -> None:
 
 
 def _raise_open_files_limit() -> None:
-    """Raise the limit of open files to the maximum, as a JVM does: each connection needs two descriptors."""
+    """Raise the limit of open files to the maximum, as a JVM does: connections and segments need many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return

@@ -35,6 +35,18 @@ WORKER_THREADS = 16
 TLS_HANDSHAKE_SECONDS_MAX = 10.0  # on an established connection
 
 
+class _SendingSocket(socket.socket):
+    """Its descriptor belongs to a transport. When it is forgotten the number may be another connection's already."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        self.detach()
+
+    def dup(self) -> Any:  # one of its own, which may be closed
+        return socket.socket(self.family, self.type, self.proto, fileno=os.dup(self.fileno()))
+
+
 def new_event_loop(prefer_uvloop: bool = True) -> asyncio.AbstractEventLoop:
     """uvloop's loop where it is installed and preferred, otherwise asyncio's own."""
     if prefer_uvloop:
@@ -301,6 +313,12 @@ class AsyncioRuntime(Runtime):
         task = self.loop.create_task(upgrade())
         self._upgrades.add(task)  # the loop holds only weak references to tasks
         task.add_done_callback(self._upgrades.discard)
+
+    def sending_socket(self, transport: Any) -> socket.socket:
+        of = transport.get_extra_info("socket")
+        made = _SendingSocket(of.family, of.type, of.proto, fileno=of.fileno())
+        made.setblocking(False)
+        return made
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
         self.loop.add_writer(descriptor, callback)

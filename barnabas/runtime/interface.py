@@ -115,6 +115,11 @@ class Runtime(Protocol):
         transport must not be used. `server_name`: the name that the certificate must have."""
         ...
 
+    def sending_socket(self, transport: Any) -> Any:
+        """A socket on the transport's own descriptor, to send with in place of the transport. The transport closes it after
+        `connection_lost`: call `detach` until then, and never `close`. `dup` makes one that may be waited for (`add_writer`)."""
+        ...
+
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
         """Call back whenever `descriptor` is writable; one callback per descriptor, until removed."""
         ...

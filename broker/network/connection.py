@@ -14,6 +14,8 @@
 from __future__ import annotations
 
 import logging
+import resource
+import sys
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -62,6 +64,9 @@ _REASON_CHARACTERS_MAX: Final = 300  # of a client's refusal, in the log
 (NODES_SIZE,) = unpack_size(b"BARN")  # a node that takes this for a controller listener
 TLS_SIZE_BEGIN: Final = 0x1603  # a TLS handshake, in the upper two bytes
 
+# With so many descriptors left or fewer each new connection is a warning: the system closes those that get none, and says nothing.
+_LAST_DESCRIPTORS: Final = 64
+
 # Why a connection does not read
 _BACKLOG: Final = 1  # too many requests wait already
 _MEMORY: Final = 2  # the unfinished frame has not been granted its size
@@ -80,6 +85,8 @@ class Connections:
         self.warnings = RepeatedWarnings(runtime, log)
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.copy_buffer = memoryview(bytearray(COPY_BYTES))
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.files_max = files if files > 0 else sys.maxsize
         self.open: dict[Connection, None] = {}  # in the order of their arrival
         self.authentications = {listener.name: AuthenticationCounts() for listener in config.listeners}
         self._idle_max_s = config.connections_max_idle_ms / 1000
@@ -163,6 +170,9 @@ class Connection(BufferedProtocol):
             self._session.close()
             transport.abort()
             return
+        if transport.get_extra_info("socket").fileno() >= self._shared.files_max - _LAST_DESCRIPTORS:
+            limit = f"this process may have {self._shared.files_max} descriptors open (ulimit -n)"
+            self._warn("connections will soon be refused", limit)
         self._shared.open[self] = None
         if self._shared.limits.arrive(self):
             self._is_admitted = True
@@ -172,7 +182,7 @@ class Connection(BufferedProtocol):
     def _make_writer(self, transport: Any) -> ResponseWriter:
         return ResponseWriter(
             self._shared.runtime,
-            transport.get_extra_info("socket"),
+            transport,
             self._shared.copy_buffer,
             self._drained,
         )

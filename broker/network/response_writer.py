@@ -1,8 +1,8 @@
-"""Writes the responses of a connection: bytes and file regions, in order, through one descriptor.
+"""Writes the responses of a connection: bytes and file regions, in order.
 
-It owns a dup of the socket, because uvloop has no sendfile and refuses add_writer on a descriptor that belongs to a
-transport, and writes through both the dup and transport.write would mix their order. The dup must be closed with the
-connection, or the peer never sees the end of the stream.
+It sends beside the transport, on the same descriptor, as uvloop has no sendfile; nothing is written through the transport, which would
+mix the order. uvloop does not wait for a descriptor that belongs to a transport, so one that has had to wait for its client has a dup to
+wait with, which must be closed with the connection, or the peer never sees the end of the stream.
 
 A small response with one region is read into a shared buffer and sent in one piece; anything larger goes by sendfile.
 
@@ -44,24 +44,24 @@ class ResponseWriter:
 
     __slots__ = (
         "_cached_until", "_copy_buffer", "_drained", "_is_late", "_loading", "_region_sent", "_runtime", "_socket",
-        "_socket_send", "_watching", "closed", "waiting",
+        "_socket_send", "_watched", "_watching", "closed", "waiting",
     )  # fmt: skip
 
     def __init__(
         self,
         runtime: Runtime,
-        transport_socket: Any,
+        transport: Any,
         copy_buffer: memoryview,
         drained: Callable[[], object],
     ) -> None:
         """`copy_buffer` (COPY_BYTES) may be shared by all writers: it is empty between calls."""
         self._runtime = runtime
         self._copy_buffer = copy_buffer
-        self._socket: socket.socket = transport_socket.dup()
-        self._socket.setblocking(False)
+        self._socket: socket.socket = runtime.sending_socket(transport)
         self._socket_send: Callable[..., int] = self._socket.send
         self._drained = drained
         self.waiting: deque[Part] | None = None  # what the socket has not taken yet
+        self._watched: socket.socket | None = None  # the dup, once it was needed
         self._watching = False  # whether the loop calls `_writable` when the socket takes more
         self._loading = False  # whether a thread loads what comes next
         self._is_late = False  # whether what waits has waited for the socket
@@ -70,7 +70,8 @@ class ResponseWriter:
         self.closed = False
 
     def send(self, parts: list[Part]) -> None:
-        """Send the parts, as far as the socket takes them now. OSError when the connection is lost."""
+        """Send the parts, as far as the socket takes them now. OSError when the connection is lost, or the rest can't wait as no
+        descriptor is left."""
         if self.closed:
             return
         if self.waiting:
@@ -130,22 +131,26 @@ class ResponseWriter:
             self._watch(True)
 
     def close(self) -> None:
-        """Drop what waits and release the descriptor. A second call does nothing."""
+        """Drop what waits and release the descriptors, before the transport closes. A second call does nothing."""
         if self.closed:
             return
         self.closed = True
         self._watch(False)
         self.waiting = None
-        self._socket.close()
+        if self._watched is not None:
+            self._watched.close()
+        self._socket.detach()
 
     def _watch(self, wanted: bool) -> None:
         if wanted == self._watching:
             return
+        if self._watched is None:
+            self._watched = self._socket.dup()
         self._watching = wanted
         if wanted:
-            self._runtime.add_writer(self._socket.fileno(), self._writable)
+            self._runtime.add_writer(self._watched.fileno(), self._writable)
         else:
-            self._runtime.remove_writer(self._socket.fileno())
+            self._runtime.remove_writer(self._watched.fileno())
 
     def _send_more(self) -> None:
         """Send what waits as far as the socket takes it, and the rest when it takes more."""

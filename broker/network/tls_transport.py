@@ -142,7 +142,7 @@ class TlsTransport(BufferedProtocol):
         shared = self._shared
         self._writer = TlsResponseWriter(
             shared.runtime,
-            self._transport.get_extra_info("socket"),
+            self._transport,
             shared.connections.copy_buffer,
             drained,
             shared.outgoing,

@@ -51,12 +51,12 @@ class TlsResponseWriter(ResponseWriter):
     def __init__(
         self,
         runtime: Runtime,
-        transport_socket: Any,
+        transport: Any,
         copy_buffer: memoryview,
         drained: Callable[[], object],
         outgoing: ssl.MemoryBIO,
     ) -> None:
-        super().__init__(runtime, transport_socket, copy_buffer, drained)
+        super().__init__(runtime, transport, copy_buffer, drained)
         self._outgoing = outgoing
         self.tls: ssl.SSLObject | None = None
         self.is_established = False  # whether the handshake has succeeded

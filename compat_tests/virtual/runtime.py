@@ -200,6 +200,9 @@ class VirtualRuntime(Runtime):
     ) -> None:
         self.call_soon(lambda: done(transport, None))
 
+    def sending_socket(self, transport: Any) -> Any:
+        return transport.get_extra_info("socket")
+
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
         self.network.add_writer(descriptor, callback)
 

@@ -42,8 +42,9 @@ class VirtualSocket:
             raise OSError(errno.EBADF, "the socket is closed")
         return self._endpoint.send(data)
 
-    def setblocking(self, blocking: bool) -> None:
-        """Does nothing: the socket never blocks."""
+    def detach(self) -> int:
+        """Does nothing: it is the transport's own socket."""
+        return self._descriptor
 
     def setsockopt(self, *_: object) -> None:
         """Does nothing: there are no options."""

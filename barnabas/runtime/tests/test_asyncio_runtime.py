@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -225,6 +227,23 @@ def test_writers_are_called_until_removed(runtime: AsyncioRuntime) -> None:
     run_for_at_most(runtime, 60)
     assert seen == [1]
     ours.close()
+    peer.close()
+
+
+def test_a_sending_socket_that_is_forgotten_leaves_its_descriptor_to_the_transport(
+    runtime: AsyncioRuntime,
+) -> None:
+    ours, peer = socket.socketpair()
+    transport = SimpleNamespace(get_extra_info=lambda _name: ours)
+    runtime.sending_socket(transport).send(b"beside")
+    gc.collect()
+    ours.send(b" it")
+    copy = runtime.sending_socket(transport).dup()
+    gc.collect()
+    ours.close()
+    copy.send(b" all")
+    copy.close()
+    assert b"".join(iter(lambda: peer.recv(100), b"")) == b"beside it all"
     peer.close()
 
 

@@ -81,13 +81,15 @@ class Socket:
         self.room = 1 << 60
         self.sent = bytearray()
         self.is_open = True
+        self.dups = 0
         self.error: OSError | None = None
 
     def dup(self) -> Socket:
+        self.dups += 1
         return self
 
-    def setblocking(self, _blocking: bool) -> None:
-        """It never blocks."""
+    def detach(self) -> None:
+        self.is_open = False
 
     def fileno(self) -> int:
         return 3
@@ -103,7 +105,7 @@ class Socket:
         return count
 
     def close(self) -> None:
-        self.is_open = False
+        self.dups -= 1
 
 
 class Transport:

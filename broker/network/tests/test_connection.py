@@ -527,6 +527,18 @@ def test_a_node_that_takes_the_port_for_a_controllers_is_refused_in_its_own_prot
     assert len(caplog.messages) == 1
 
 
+def test_a_connection_with_one_of_the_last_descriptors_is_a_warning(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world._connect()
+    assert not caplog.messages
+    world.shared.files_max = 60
+    world._connect()
+    world._connect()
+    (said,) = caplog.messages
+    assert "may have 60 descriptors open" in said
+
+
 def test_a_tls_handshake_is_refused(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.receive(b"\x16\x03\x01\x02\x00" + bytes(100))
     assert world.transport.is_aborted

@@ -21,6 +21,7 @@ from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.runtime.repeated_warnings import REASONS_MAX
 from barnabas.testing import Broker
 from barnabas.testing.external.raw_client import RawClient
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_offsets import (
@@ -436,6 +437,22 @@ def test_an_answer_whose_file_has_shrunk_closes_its_connection(
     client.socket.settimeout(60)
     with pytest.raises((EOFError, ConnectionResetError)):
         client.receive_bytes(7_200_000)
+
+
+def test_a_connection_takes_one_descriptor_and_gives_it_back(connect: Connect) -> None:
+    connect().ask(API_VERSIONS, 3, ApiVersionsRequest())
+
+    def descriptors() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    before, clients = descriptors(), 50
+    opened = [connect() for _ in range(clients)]
+    for each in opened:
+        each.ask(API_VERSIONS, 3, ApiVersionsRequest())
+    assert descriptors() - before < 2.5 * clients  # with the clients' own
+    for each in opened:
+        each.socket.close()
+    eventually(lambda: descriptors() - before < clients / 2)
 
 
 def test_a_broker_that_never_closes_idle_connections_stops(tmp_path: Path) -> None:
