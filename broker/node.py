@@ -508,9 +508,9 @@ class Node:
     def _leader_quota(self, controller: Controller) -> ReplicationQuota | None:
         if not self._config.may_have_followers:
             return None
-        from barnabas.broker.partitions.replication_quota import LEADER, make_quota
+        from barnabas.broker.partitions.replication_quota import LEADER, replication_quota
 
-        return make_quota(self._runtime, self._config, LEADER, lambda: controller.image)
+        return replication_quota(self._runtime, self._config, LEADER, lambda: controller.image)
 
     def _new_context(
         self,
@@ -594,7 +594,11 @@ class Node:
         if not self._config.may_have_followers:
             return None
         from barnabas.broker.cluster.peer_client import inter_broker_address
-        from barnabas.broker.partitions.replication_quota import FOLLOWER, make_quota
+        from barnabas.broker.partitions.replication_quota import (
+            FOLLOWER,
+            reassignment_quota,
+            replication_quota,
+        )
         from barnabas.broker.replica_fetcher.fetcher import FetcherSettings
         from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
 
@@ -616,7 +620,10 @@ class Node:
                 tier_interval_ms=config.remote_log_manager_task_interval_ms
                 if config.remote_log_storage_system_enable
                 else 0,
-                quota=make_quota(self._runtime, config, FOLLOWER, lambda: controller.image),
+                quotas=(
+                    replication_quota(self._runtime, config, FOLLOWER, lambda: controller.image),
+                    reassignment_quota(self._runtime, config),
+                ),
                 tls=self._security.client_tls,
             ),
             self._log_manager,

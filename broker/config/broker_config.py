@@ -84,6 +84,7 @@ class _Values:
     barnabas_metrics_listener: str
     barnabas_metrics_partitions_max: int
     barnabas_ready_lines: list[str]
+    barnabas_reassignment_throttled_rate: int
     broker_heartbeat_interval_ms: int
     broker_rack: str | None
     broker_session_timeout_ms: int

@@ -190,7 +190,7 @@ class PartitionReader:
                 answer.records = copied(result)
             self.size += result.size
             self._room = max(0, self._room - result.size)
-            if quota is not None and quota.is_throttled(partition.topic, partition.partition):
+            if quota is not None and quota.applies_to(partition):
                 quota.record(result.size)
         return answer
 

@@ -1,9 +1,10 @@
 """Replication quotas (KIP-73): leader.replication.throttled.rate limits what this broker sends to followers,
-follower.replication.throttled.rate what it fetches.
+follower.replication.throttled.rate what it fetches, of replicas that a topic names in (leader|follower).replication.throttled.replicas.
+barnabas.reassignment.throttled.rate limits what it fetches of replicas that a reassignment adds (as KIP-542 proposed it): nothing has to be
+set before a move, or taken off after it.
 
-Only replicas that a topic names in (leader|follower).replication.throttled.replicas count, and only those that are not in sync
-are throttled, so no producer ever waits for a quota. The rate is measured over the last replication.quota.window.num windows,
-as in Kafka; a burst that fills them is allowed.
+Only replicas that are not in sync are throttled, so no producer ever waits for a quota. The rate is measured over the last
+replication.quota.window.num windows, as in Kafka; a burst that fills them is allowed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ALL: Final = "*"
 LEADER: Final = "leader"
 FOLLOWER: Final = "follower"
+_RATE_MAX: Final = 2**63 - 1  # the default: no limit
 _DELAY_MIN_S: Final = 0.05
 _DELAY_MAX_S: Final = 1.0
 
@@ -33,17 +35,15 @@ class ReplicationQuota:
     def __init__(
         self,
         runtime: Runtime,
-        node_id: int,
         rate: Callable[[], float],
-        replicas: Callable[[str], str],
+        counts: Callable[[Partition], bool],
         window_count: int = 11,
         window_s: float = 1.0,
     ) -> None:
-        """`rate()`: bytes a second, infinite without a limit. `replicas(topic)`: the topic's list of throttled replicas."""
+        """`rate()`: bytes a second, infinite without a limit. `counts(partition)`: whether this broker's replica of it counts."""
         self._runtime = runtime
-        self._node_id = node_id
         self._rate = rate
-        self._replicas = replicas
+        self._counts = counts
         self._copied = Rate(window_count, window_s)
 
     @property
@@ -51,10 +51,9 @@ class ReplicationQuota:
         """Whether there is a limit at all."""
         return self._rate() != NO_LIMIT
 
-    def is_throttled(self, topic: str, partition: int) -> bool:
-        """Whether this broker's replica of the partition counts."""
-        indexes = throttled_partitions(self._replicas(topic), self._node_id)
-        return indexes is None or partition in indexes
+    def applies_to(self, partition: Partition) -> bool:
+        """Whether there is a limit, and this broker's replica of the partition counts."""
+        return self.is_set and self._counts(partition)
 
     def record(self, size: int) -> None:
         """Count `size` bytes of throttled replicas that have been copied."""
@@ -78,11 +77,7 @@ class ReplicationQuota:
 
     def holds_back(self, partition: Partition, follower_id: int) -> bool:
         """As the leader: whether this follower's fetches of the partition get no records for now."""
-        return (
-            follower_id not in partition.isr
-            and self.is_throttled(partition.topic, partition.partition)
-            and self.is_exceeded
-        )
+        return follower_id not in partition.isr and self.applies_to(partition) and self.is_exceeded
 
 
 @lru_cache(maxsize=256)
@@ -100,7 +95,7 @@ def throttled_partitions(replicas: str, node_id: int) -> frozenset[int] | None:
     return frozenset(found)
 
 
-def make_quota(
+def replication_quota(
     runtime: Runtime,
     config: BrokerConfig,
     side: str,
@@ -113,18 +108,32 @@ def make_quota(
         text = _stored(config, rate_name)
         return NO_LIMIT if text is None else float(text)
 
-    def replicas(topic: str) -> str:
-        properties: Mapping[str, str] = image().topic_configs(topic)
-        return properties.get(replicas_name, "")
+    def counts(partition: Partition) -> bool:
+        properties: Mapping[str, str] = image().topic_configs(partition.topic)
+        indexes = throttled_partitions(properties.get(replicas_name, ""), config.node_id)
+        return indexes is None or partition.partition in indexes
 
-    return ReplicationQuota(
-        runtime,
-        config.node_id,
-        rate,
-        replicas,
-        config.replication_quota_window_num,
-        config.replication_quota_window_size_seconds,
-    )
+    return _quota(runtime, config, rate, counts)
+
+
+def reassignment_quota(runtime: Runtime, config: BrokerConfig) -> ReplicationQuota:
+    """The quota of a follower that a reassignment adds, as the config has it at any time."""
+
+    def rate() -> float:
+        found = config.barnabas_reassignment_throttled_rate
+        return NO_LIMIT if found >= _RATE_MAX else float(found)
+
+    def counts(partition: Partition) -> bool:
+        return config.node_id in partition.state.adding_replicas
+
+    return _quota(runtime, config, rate, counts)
+
+
+def _quota(
+    runtime: Runtime, config: BrokerConfig, rate: Callable[[], float], counts: Callable[[Partition], bool]
+) -> ReplicationQuota:
+    window_s = config.replication_quota_window_size_seconds
+    return ReplicationQuota(runtime, rate, counts, config.replication_quota_window_num, window_s)
 
 
 def _stored(config: BrokerConfig, name: str) -> str | None:

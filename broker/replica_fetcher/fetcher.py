@@ -29,7 +29,7 @@ from barnabas.storage.log.follower_append import FollowerAppend, UnexpectedAppen
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.partitions.partition import Partition
@@ -92,7 +92,7 @@ class FetcherSettings:
     tls: ClientTls | None = None  # of the inter-broker listener
     may_skip_tiered: Callable[[], bool] = bool  # follower.fetch.last.tiered.offset.enable
     tier_interval_ms: int = 0  # remote.log.manager.task.interval.ms; 0: nothing is tiered
-    quota: ReplicationQuota | None = None  # follower.replication.throttled.rate
+    quotas: Sequence[ReplicationQuota] = ()
 
 
 class _Remainder(NamedTuple):
@@ -473,8 +473,8 @@ class ReplicaFetcher:
         elif appended.awaits_write_back:
             self._session.set_status(state, Status.SYNCING)
             held.when_written_back(partial(self._synced, state))
-        elif self._settings.quota is not None:
-            self._record_throttled(state, appended.size, self._settings.quota)
+        else:
+            self._record_throttled(state, appended.size)
 
     def _append_later(
         self,
@@ -516,15 +516,16 @@ class ReplicaFetcher:
             self._append_remainders_soon()
         self._fetch()
 
-    def _record_throttled(self, state: FetchState, size: int, quota: ReplicationQuota) -> None:
-        """Count bytes against the quota: a replica that is not in sync may have to wait for the next ones (KIP-73)."""
-        partition = state.partition
-        if quota.is_set and quota.is_throttled(partition.topic, partition.partition):
+    def _record_throttled(self, state: FetchState, size: int) -> None:
+        """Count bytes against the quotas: a replica that is not in sync may have to wait for the next ones (KIP-73)."""
+        quotas = [quota for quota in self._settings.quotas if quota.applies_to(state.partition)]
+        for quota in quotas:
             quota.record(size)
-            self._throttle(state, quota)
+        if quotas:
+            self._throttle(state, quotas)
 
-    def _throttle(self, state: FetchState, quota: ReplicationQuota) -> None:
-        delay_s = 0.0 if state.lag == 0 else quota.delay_s()
+    def _throttle(self, state: FetchState, quotas: Sequence[ReplicationQuota]) -> None:
+        delay_s = max(quota.delay_s() for quota in quotas) if state.lag else 0.0
         if delay_s > 0:
             self._session.set_status(state, Status.THROTTLED)
             self._delays.add(state, delay_s)
@@ -646,6 +647,7 @@ class ReplicaFetcher:
             if state.status in (Status.DELAYED, Status.THROTTLED) and self._is_current(state):
                 was_throttled = state.status is Status.THROTTLED
                 self._session.set_status(state, Status.READY)
-                if was_throttled and self._settings.quota is not None:
-                    self._throttle(state, self._settings.quota)
+                quotas = [quota for quota in self._settings.quotas if quota.applies_to(state.partition)]
+                if was_throttled and quotas:
+                    self._throttle(state, quotas)
         self._fetch()

@@ -77,12 +77,12 @@ def alter(cluster: Cluster, config: str, value: str, *nodes: int) -> None:
         admin.incremental_alter_configs([resource])[resource].result(30)
 
 
-def add_throttled(cluster: Cluster) -> None:
-    """Switch the balancer off, and add broker 4, which gets next to nothing replicated."""
+def add_throttled(cluster: Cluster, rate: str) -> None:
+    """Switch the balancer off, and add broker 4, which gets next to nothing replicated by this config."""
     alter(cluster, "barnabas.balancer", "off", 1, 2, 3)
     cluster.add(4, "broker")
     cluster.start(4)
-    alter(cluster, "follower.replication.throttled.rate", RATE_MIN, 4)
+    alter(cluster, rate, RATE_MIN, 4)
 
 
 def check_written(cluster: Cluster, load: Load) -> None:
@@ -129,12 +129,12 @@ def test_a_users_reassignments_win(fresh_cluster: ClusterFactory) -> None:
         cluster,
         "mine",
         assignment=[[1 + each % 3, 1 + (each + 1) % 3] for each in range(PARTITIONS)],
-        configs={"follower.replication.throttled.replicas": "*"},
     )
     load = Load(cluster, "mine", wide)
     cluster.on_close.append(load.abandon)
     eventually(lambda: len(load.acknowledged) > 1000)
-    add_throttled(cluster)
+    rate = "barnabas.reassignment.throttled.rate"
+    add_throttled(cluster, rate)
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     wanted = {
         TopicPartition("mine", index): [1 + index % 3, 4] for index in range(5)
@@ -148,7 +148,7 @@ def test_a_users_reassignments_win(fresh_cluster: ClusterFactory) -> None:
 
     stays(only_mine, 8)
     assert 'planned_moves{kind="replica"} 0' not in balance(cluster), "it would move, and waits"
-    alter(cluster, "follower.replication.throttled.rate", RATE_MAX, 4)
+    alter(cluster, rate, RATE_MAX, 4)
     eventually(
         lambda: admin.list_partition_reassignments() == {} and replicas(cluster, "mine")[4] >= 5,
         120,
@@ -171,7 +171,7 @@ def test_a_broker_that_dies_in_a_move_to_it(fresh_cluster: ClusterFactory) -> No
     load = Load(cluster, "hot", wide)
     cluster.on_close.append(load.abandon)
     eventually(lambda: len(load.acknowledged) > 1000)
-    add_throttled(cluster)
+    add_throttled(cluster, "follower.replication.throttled.rate")
     alter(cluster, "barnabas.balancer", "on", 1, 2, 3)
 
     def moves() -> list[int] | None:

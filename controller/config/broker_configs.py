@@ -33,6 +33,7 @@ barnabas.log.slow.request.ms long 1000 [-1,...] low
 barnabas.metrics.listener string "" * low
 barnabas.metrics.partitions.max int 2000 [0,...] low
 barnabas.ready.lines list "" * low
+barnabas.reassignment.throttled.rate long 9223372036854775807 [0,...] medium cluster
 barnabas.retention.messages long -1 [-1,...] medium cluster
 barnabas.validate.records boolean false * medium cluster
 """

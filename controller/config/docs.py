@@ -69,6 +69,7 @@ barnabas.log.slow.request.ms|A request on which the broker has worked for longer
 barnabas.metrics.listener|Where Prometheus reads metrics, HOST:PORT, as http://HOST:PORT/metrics; port 0 picks one. Empty: nowhere. /livez, /readyz and /startupz tell the node's health there.
 barnabas.metrics.partitions.max|For how many partitions, of topics and of groups, for how many topics and for how many groups there are metrics of their own.
 barnabas.ready.lines|Lines that are printed behind the one that begins with ready, for tools that wait for those of Kafka's images.
+barnabas.reassignment.throttled.rate|Bytes a second that the broker fetches for all replicas that reassignments add to it, those of the balancer and of users.
 broker.heartbeat.interval.ms|How often a broker reports to the active controller, in ms.
 broker.id|The node's id by its older name; node.id is the one to set.
 broker.rack|The rack or zone of the broker.

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.partitions.replication_quota import ReplicationQuota, throttled_partitions
+from barnabas.broker.partitions.replication_quota import (
+    FOLLOWER,
+    ReplicationQuota,
+    reassignment_quota,
+    replication_quota,
+    throttled_partitions,
+)
 from barnabas.broker.quotas.rate import NO_LIMIT
-from barnabas.broker.tests.replicas import Replicas
+from barnabas.broker.tests.replicas import TOPIC_ID, Replica, Replicas
+from barnabas.wire.messages.metadata_records import ConfigRecord, PartitionChangeRecord
 from compat_tests.virtual.runtime import VirtualRuntime
 
 
@@ -26,7 +33,7 @@ def test_the_list_of_throttled_replicas(text: str, expected: frozenset[int] | No
 
 def test_the_rate_is_kept_over_time() -> None:
     runtime = VirtualRuntime()
-    quota = ReplicationQuota(runtime, 1, lambda: 1000.0, lambda _: "*")
+    quota = ReplicationQuota(runtime, lambda: 1000.0, lambda _: True)
     copied = 0
     while runtime.monotonic() < 100:
         delay_s = quota.delay_s()
@@ -41,7 +48,7 @@ def test_the_rate_is_kept_over_time() -> None:
 
 
 def test_without_a_rate_a_quota_is_never_exceeded() -> None:
-    quota = ReplicationQuota(VirtualRuntime(), 1, lambda: NO_LIMIT, lambda _: "*")
+    quota = ReplicationQuota(VirtualRuntime(), lambda: NO_LIMIT, lambda _: True)
     quota.record(1 << 50)
     assert not quota.is_set
     assert not quota.is_exceeded
@@ -57,16 +64,57 @@ def fill(replicas: Replicas) -> None:
     replicas.wipe(2)
 
 
-def test_a_follower_that_catches_up_is_throttled() -> None:
+def quotas_of(replica: Replica, **limits: str) -> list[ReplicationQuota]:
+    """Those of a follower with these dynamic configs of its broker."""
+    services = replica.node.services
+    config = services.config
+    config.stored_cluster = {
+        name.replace("_", "."): value for name, value in limits.items() if name.startswith("follower")
+    }
+    config.barnabas_reassignment_throttled_rate = int(limits.get("reassignment", 2**63 - 1))
+    return [
+        replication_quota(replica.runtime, config, FOLLOWER, lambda: services.controller.image),
+        reassignment_quota(replica.runtime, config),
+    ]
+
+
+@pytest.mark.parametrize("is_throttled", [True, False])
+def test_a_follower_that_catches_up_is_throttled(is_throttled: bool) -> None:
     replicas = Replicas(fetching={"max_bytes": 3000})
     fill(replicas)
     follower = replicas.start(2)
-    follower.fetchers._settings.quota = ReplicationQuota(follower.runtime, 2, lambda: 1000.0, lambda _: "0:2")
+    follower.fetchers._settings.quotas = quotas_of(follower, follower_replication_throttled_rate="1000")
     replicas.tell(2)
+    throttled = {"follower.replication.throttled.replicas": "0:2" if is_throttled else "1:2"}
+    follower.commit(
+        [
+            ConfigRecord(resource_type=2, resource_name="t", name=name, value=value)
+            for name, value in throttled.items()
+        ]
+    )
     replicas.run(20)
-    assert 10 < follower.log.log_end_offset < 45
-    follower.fetchers._settings.quota = None
-    replicas.run(5)
+    if is_throttled:
+        assert 10 < follower.log.log_end_offset < 45
+        follower.fetchers._settings.quotas = ()
+        replicas.run(5)
+    assert follower.log.log_end_offset == 100
+
+
+@pytest.mark.parametrize("is_added", [True, False])
+def test_a_replica_that_a_reassignment_adds_is_throttled(is_added: bool) -> None:
+    """And no other one that catches up."""
+    replicas = Replicas(fetching={"max_bytes": 3000})
+    fill(replicas)
+    follower = replicas.start(2)
+    follower.fetchers._settings.quotas = quotas_of(follower, reassignment="1000")
+    replicas.tell(2)
+    if is_added:
+        replicas.commit(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, adding_replicas=[2]))
+    replicas.run(20)
+    if is_added:
+        assert 10 < follower.log.log_end_offset < 45
+        replicas.commit(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, adding_replicas=[]))
+        replicas.run(5)
     assert follower.log.log_end_offset == 100
 
 
@@ -74,7 +122,7 @@ def test_a_leader_throttles_followers_out_of_sync() -> None:
     replicas = Replicas(fetching={"max_bytes": 3000})
     fill(replicas)
     leader = replicas[1]
-    leader.node.services.leader_quota = ReplicationQuota(leader.runtime, 1, lambda: 1000.0, lambda _: "0:1")
+    leader.node.services.leader_quota = ReplicationQuota(leader.runtime, lambda: 1000.0, lambda _: True)
     replicas.start(2)
     replicas.tell(2)
     errors = replicas.produce(1, "y", acks=-1)
