@@ -243,8 +243,19 @@ class AsyncioRuntime(Runtime):
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
         if len(works) < 2:
             return [_error_of(work) for work in works]
+        errors: list[BaseException | None] = [None] * len(works)
+        waiting = iter(
+            range(len(works))
+        )  # a future for each of ten thousand logs would take as long as closing them
+
+        def work_on() -> None:
+            for index in waiting:
+                errors[index] = _error_of(works[index])
+
         with self._new_threads() as threads:
-            return list(threads.map(_error_of, works))
+            for _ in range(min(WORKER_THREADS, len(works))):
+                threads.submit(work_on)
+        return errors
 
     @staticmethod
     def _new_threads() -> ThreadPoolExecutor:

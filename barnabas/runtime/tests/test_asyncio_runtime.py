@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -228,6 +229,22 @@ def test_writers_are_called_until_removed(runtime: AsyncioRuntime) -> None:
     assert seen == [1]
     ours.close()
     peer.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 100])
+def test_work_in_threads_reports_the_error_of_each_piece(runtime: AsyncioRuntime, count: int) -> None:
+    done: list[int] = []
+
+    def work(number: int) -> None:
+        done.append(number)
+        if number % 3 == 0:
+            raise OSError(str(number))
+
+    errors = runtime.run_all([partial(work, number) for number in range(count)])
+    assert [str(error) if error else "" for error in errors] == [
+        str(number) if number % 3 == 0 else "" for number in range(count)
+    ]
+    assert sorted(done) == list(range(count))
 
 
 def test_a_sending_socket_that_is_forgotten_leaves_its_descriptor_to_the_transport(
