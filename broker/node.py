@@ -580,6 +580,7 @@ class Node:
             return None
         from barnabas.broker.tier.tiering import Tiering
 
+        self._runtime.limit_remote_threads(self._config.remote_log_reader_threads)
         return Tiering(
             self._config,
             self._runtime,
@@ -717,6 +718,8 @@ class Node:
                 self._lifecycle.heartbeat_now()
             if self._fetchers is not None and self._partitions is not None:
                 self._fetchers.resize(self._config.num_replica_fetchers, self._partitions.all())
+            if self._tiering is not None:
+                self._runtime.limit_remote_threads(self._config.remote_log_reader_threads)
             if self._load_reporter is not None:
                 self._load_reporter.configs_changed()
             if self._partitions is not None:

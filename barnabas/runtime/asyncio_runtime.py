@@ -191,6 +191,8 @@ class AsyncioRuntime(Runtime):
         self._threads: dict[
             tuple[bool, bool], ThreadPoolExecutor
         ] = {}  # by run_in_thread's (remote, background)
+        self._remote_threads = WORKER_THREADS
+        self._former_threads: list[ThreadPoolExecutor] = []  # that finish what they have
         self._upgrades: set[asyncio.Task[None]] = set()
 
     # -- clock and randomness
@@ -237,8 +239,18 @@ class AsyncioRuntime(Runtime):
 
         threads = self._threads.get((remote, background))
         if threads is None:
-            threads = self._threads[remote, background] = self._new_threads()
+            count = self._remote_threads if remote and not background else WORKER_THREADS
+            threads = self._threads[remote, background] = self._new_threads(count)
         threads.submit(work).add_done_callback(hand_over)
+
+    def limit_remote_threads(self, count: int) -> None:
+        if count == self._remote_threads:
+            return
+        self._remote_threads = count
+        former = self._threads.pop((True, False), None)
+        if former is not None:
+            former.shutdown(wait=False)
+            self._former_threads.append(former)
 
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
         if len(works) < 2:
@@ -258,11 +270,11 @@ class AsyncioRuntime(Runtime):
         return errors
 
     @staticmethod
-    def _new_threads() -> ThreadPoolExecutor:
+    def _new_threads(count: int = WORKER_THREADS) -> ThreadPoolExecutor:
         # Imported late: it takes several milliseconds, and an idle broker needs no thread.
         from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - this file is the runtime
 
-        return ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="barnabas-worker")
+        return ThreadPoolExecutor(count, thread_name_prefix="barnabas-worker")
 
     # -- network
 
@@ -362,6 +374,8 @@ class AsyncioRuntime(Runtime):
         """Wait for the threads, then close the loop. Callbacks that are still scheduled never run."""
         for (remote, _), threads in self._threads.items():
             threads.shutdown(wait=not remote, cancel_futures=remote)
+        for threads in self._former_threads:
+            threads.shutdown(wait=False, cancel_futures=True)
         loop = self.loop
         if loop.is_closed():
             return

@@ -69,6 +69,10 @@ class Runtime(Protocol):
         work, what no request waits for: its threads are others again."""
         ...
 
+    def limit_remote_threads(self, count: int) -> None:
+        """At most `count` pieces of remote work that requests wait for are done at a time from now on; others wait."""
+        ...
+
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
         """Do pieces of blocking work, several at a time in threads, and wait for all of them: at the start and the stop, when the
         loop serves no requests. Returns the exception of each, in their order."""

@@ -180,6 +180,7 @@ class _Values:
     remote_log_manager_fetch_quota_window_num: int
     remote_log_manager_fetch_quota_window_size_seconds: int
     remote_log_manager_task_interval_ms: int
+    remote_log_reader_threads: int
     remote_log_storage_system_enable: bool
     replica_lag_time_max_ms: int
     replica_socket_timeout_ms: int

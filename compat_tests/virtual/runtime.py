@@ -155,6 +155,9 @@ class VirtualRuntime(Runtime):
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
         return [_error_of(work) for work in works]
 
+    def limit_remote_threads(self, count: int) -> None:
+        """Does nothing: there is no limit."""
+
     def listen(
         self,
         host: str,

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -121,6 +121,34 @@ def test_work_in_the_background_that_hangs_delays_no_other(runtime: AsyncioRunti
     run_for_at_most(runtime, 60)
     hung.set()
     assert sorted(seen) == [False, True]
+
+
+@pytest.mark.parametrize("limits", [(1,), (5,), (5, 1), (1, 5)])
+def test_so_much_remote_work_is_done_at_a_time(runtime: AsyncioRuntime, limits: Sequence[int]) -> None:
+    for limit in limits:
+        runtime.limit_remote_threads(limit)
+        together = threading.Barrier(limit)
+        running: list[int] = []
+        seen: list[int] = []
+
+        def work(together: threading.Barrier = together, running: list[int] = running) -> int:
+            together.wait(60)  # as many as may run at a time
+            running.append(1)
+            count = len(running)
+            together.wait(60)
+            running.pop()
+            return count
+
+        def done(found: int | None, _error: object, seen: list[int] = seen, limit: int = limit) -> None:
+            seen.append(found or 0)
+            if len(seen) == 4 * limit:
+                runtime.stop()
+
+        for _ in range(4 * limit):
+            runtime.run_in_thread(work, done, remote=True)
+        runtime.limit_remote_threads(limit + 1)  # what was asked for before is done as before
+        run_for_at_most(runtime, 60)
+        assert max(seen) == limit
 
 
 def test_a_result_after_close_is_dropped_and_close_waits_for_the_work() -> None:

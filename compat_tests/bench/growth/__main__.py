@@ -37,11 +37,11 @@ from spark_examples.shared.spark_session import local_spark
 Work: TypeAlias = Callable[[str, Path, Any], Figures]  # broker, folder, size
 
 _BROKERS = ("Apache Kafka", "Barnabas")
-_FILES = 1 << 16
+_FILES = 20_000
 # What grows: in words, and the sizes by default.
 _KINDS: dict[str, tuple[str, Sequence[float]]] = {
     "partitions": ("partitions over three nodes, three replicas each", (100, 1000, 10_000)),
-    "connections": ("connections to one node", (100, 1000, 5000, 20_000)),
+    "connections": ("connections to one node", (100, 1000, 5000, 19_000)),
     "members": ("members of one group", (10, 100, 1000, 2000)),
     "groups": ("groups with offsets", (100, 1000, 10_000)),
     "log": ("GB in one partition", (0.1, 1, 4, 12)),
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def _raise_file_limit() -> None:
-    """To what 20,000 connections take, or as far as it may."""
+    """To what the connections take, or as far as it may."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (max(most, _FILES), most):
         with suppress(ValueError, OSError):
