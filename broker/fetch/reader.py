@@ -149,14 +149,8 @@ class PartitionReader:
         quota = self._quota
         if quota is not None and quota.holds_back(partition, self.follower_id):
             return answer
-        remote = log.remote
-        if (
-            remote is not None
-            and not is_follower
-            and log.log_start_offset <= wanted.fetch_offset < log.local_log_start_offset
-            and remote.is_over_quota
-        ):
-            return answer  # empty (KIP-956); the fetch waits for others, or its max_wait_ms
+        if not is_follower and log.is_over_remote_quota(wanted.fetch_offset):
+            return answer  # empty; the fetch waits for others, or its max_wait_ms
         if self.cold and self._room == 0:  # the thread has enough to read
             answer.records = None
             return answer

@@ -216,6 +216,8 @@ class DelayedShareFetch:
         offset, end_offset = state.next_fetch_offset(), self._end_offset(led.partition)
         if not state.can_acquire(limits) or offset >= end_offset:
             return
+        if led.partition.log.is_over_remote_quota(offset):
+            return
         led.partition.stats.fetch_requests += 1
         try:
             read = read_batches(

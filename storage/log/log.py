@@ -313,6 +313,14 @@ class Log:
         """The first offset that is here, and not only in remote storage (KIP-405)."""
         return max(self.log_start_offset, self.segments.bases[0])
 
+    def is_over_remote_quota(self, offset: int) -> bool:
+        """Whether the offset is in remote storage alone, from which clients get nothing for now (KIP-956)."""
+        return (
+            self.remote is not None
+            and self.log_start_offset <= offset < self.local_log_start_offset
+            and self.remote.is_over_quota
+        )
+
     @property
     def is_tiering(self) -> bool:
         """Whether its segments are copied to remote storage before they are removed."""

@@ -261,7 +261,7 @@ class RemoteReads(Protocol):
 
     @property
     def is_over_quota(self) -> bool:
-        """Whether consumers get nothing from the store for now (KIP-956)."""
+        """Whether clients get nothing from the store for now (KIP-956)."""
         ...
 
     def read(self, offset: int, max_bytes: int, min_one_batch: bool, limit: int) -> ReadResult:

@@ -166,7 +166,7 @@ class RemoteLog:
 
     @property
     def is_over_quota(self) -> bool:
-        """Whether consumers get nothing from the store for now."""
+        """Whether clients get nothing from the store for now."""
         return self._quota.is_exceeded()
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -563,6 +564,24 @@ def test_a_client_that_goes_while_a_thread_reads_leaves_nothing(
         assert not world.led(index).waiters
         assert not world.led(index).partition.fetch_waiters
     assert not world.services.purgatory.waiting
+
+
+def test_what_is_in_remote_storage_alone_is_held_back_by_its_quota(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world()
+    member = Member(world)
+    world.produce(b"a")
+    world.produce(b"b")
+    remote = SimpleNamespace(is_over_quota=True)
+    log = world.partition(0).log
+    monkeypatch.setattr(type(log), "local_log_start_offset", property(lambda _: 1))
+    monkeypatch.setattr(log, "remote", remote)
+    assert member.acquired() == []
+    remote.is_over_quota = False
+    assert member.acquired(max_records=1) == [(0, 0, 1)]
+    remote.is_over_quota = True
+    assert member.acquired() == [(1, 1, 1)]  # it is here
 
 
 def test_enough_bytes_of_several_partitions_are_enough(new_world: NewWorld) -> None:
