@@ -7,8 +7,8 @@
   decides nothing, because another node may lead. Earlier proposals stay in flight. Listeners are not notified of a pause. So one in the
   step in which this node begins to lead counts only after that step: they would take it for a node that does not lead, for good.
 - A group that was appended can't be withdrawn. When the leadership is lost, or a majority is silent for COMMIT_TIMEOUT_S, it fails
-  with NotController, and may still be committed later. The next proposal is decided on the state without it, so only one of the
-  two can be applied.
+  with NotController, and may still be committed later. A leader that stays appends a barrier behind it, and decides nothing until that is
+  applied: what it decided without the group could be applied on top of it.
 - A change of the voters is an entry of the same log (voters.py). It succeeds when it has been applied here.
 """
 
@@ -454,6 +454,8 @@ class RaftMetadataLog:
         now = self._runtime.monotonic()
         silent = f"no majority of the controllers has answered for {COMMIT_TIMEOUT_S:.0f} s"
         if self._proposals and now >= next(iter(self._proposals.values())).deadline:
+            if self._active_term:
+                self._engine.submit(self.confirmation(self._active_term))
             self._fail_all(silent)
         if self._pending_voters is not None and now >= self._pending_voters.deadline:
             self._end_voter_change(silent)

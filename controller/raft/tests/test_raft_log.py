@@ -87,6 +87,32 @@ def test_a_proposal_of_a_partitioned_leader_fails_with_an_unknown_outcome() -> N
     assert [voter.groups for voter in world.voters.values()] == [[(b"kept",)]] * 3
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_nothing_is_decided_until_the_outcome_of_a_late_proposal_is_known(size: int) -> None:
+    """The followers' disks are slow: the proposal fails, and is committed later. What was decided without it must not be applied on top of
+    it, whether it has as many records or not."""
+    world = RaftWorld()
+    leader = world.leader()
+    world.run(0.5)
+    followers = [voter for voter in world.voters.values() if voter is not leader]
+    for voter in followers:
+        voter.runtime.thread_delay_s = lambda: 5.6
+    (late,) = [leader.propose(b"late")]
+    world.run(5.2)
+    assert [type(each) for each in late] == [NotController]
+    without = leader.propose(*[b"without"] * size)
+    on_top = leader.propose(b"on top of that")
+    for voter in followers:
+        voter.runtime.thread_delay_s = lambda: 0.0
+    world.run(3)
+    assert [type(each) for each in (*without, *on_top)] == [NotController] * 2
+    assert leader in world.leaders
+    assert leader.groups == [(b"late",)]
+    assert leader.propose(b"next") == []
+    world.run(0.5)
+    assert [voter.groups for voter in world.voters.values()] == [[(b"late",), (b"next",)]] * 3
+
+
 def test_a_single_voter_leads_at_once() -> None:
     world = RaftWorld([7])
     assert world.run_until(lambda: world.leaders) < 0.01
