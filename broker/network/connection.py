@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import resource
 import sys
@@ -546,6 +547,8 @@ class Connection(BufferedProtocol):
                 else:
                     self._writer.send_bytes(b"".join(answers))  # type: ignore[arg-type]  # no regions: all are bytes
             except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._warn(f"{self.address} on {self.listener} can't be waited for", str(error))
                 log.debug("the connection of %s is lost: %s", self.address, error)
                 self.close()
             answers.clear()

@@ -1,7 +1,7 @@
 """Writes the responses of a connection: bytes and file regions, in order.
 
 It sends beside the transport, on the same descriptor, as uvloop has no sendfile; nothing is written through the transport, which would
-mix the order. uvloop does not wait for a descriptor that belongs to a transport, so one that has had to wait for its client has a dup to
+mix the order. uvloop does not wait for a descriptor that belongs to a transport, so one that has had to wait for its socket has a dup to
 wait with, which must be closed with the connection, or the peer never sees the end of the stream.
 
 A small response with one region is read into a shared buffer and sent in one piece; anything larger goes by sendfile.

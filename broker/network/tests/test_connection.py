@@ -527,6 +527,19 @@ def test_a_node_that_takes_the_port_for_a_controllers_is_refused_in_its_own_prot
     assert len(caplog.messages) == 1
 
 
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_lost_connection_gives_up_its_descriptors_at_once(world: World, is_waiting: bool) -> None:
+    """The transport closes its own next, and the number is that of another connection then."""
+    if is_waiting:
+        world.socket.room = 0
+        world.receive(request(0))
+        assert world.socket.dups == 1
+    world.connection.connection_lost(None)
+    assert not world.socket.is_open
+    assert world.socket.dups == 0
+    assert not world.loop.writers
+
+
 def test_a_connection_with_one_of_the_last_descriptors_is_a_warning(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
