@@ -49,10 +49,12 @@ def unregister_broker(
         return UnregisterBrokerResponse(error_code=refusal, error_message=refusal.message)
     services = context.services
     sessions = services.broker_sessions
+    broker = services.controller.image.brokers.get(request.broker_id)
     is_alive = sessions is not None and sessions.is_alive(request.broker_id)
+    dead_epoch = -1 if broker is None or is_alive else broker.broker_epoch
     return decide(
         context,
-        lambda image: unregister(image, services.config, request.broker_id, is_alive=is_alive),
+        lambda image: unregister(image, services.config, request.broker_id, dead_epoch=dead_epoch),
         lambda _: UnregisterBrokerResponse(error_message=None),
         lambda error, message: UnregisterBrokerResponse(error_code=error, error_message=message),
     )

@@ -76,6 +76,7 @@ class Controller:
         self._acl_listeners: list[Callable[[], object]] = []
         self._image_listeners: list[Callable[[MetadataImage], object]] = []
         self._activity_listeners: list[Callable[[bool], object]] = []
+        self._interruption_listeners: list[Callable[[], object]] = []
         self._in_flight: deque[_Group] = deque()  # proposed on top of `image`, in order
         self._is_stepping = False  # a step is in flight, and not the last one
         self._waiting: deque[_Waiting] = deque()
@@ -140,6 +141,10 @@ class Controller:
         """Call `listener(is_active)` whenever that changes."""
         self._activity_listeners.append(listener)
 
+    def on_interruption(self, listener: Callable[[], object]) -> None:
+        """Call `listener()` when an operation in steps has failed of which a part may have been committed."""
+        self._interruption_listeners.append(listener)
+
     def run(self, operation: Operation[R], done: Callable[[R], object], failed: Failed | None = None) -> None:
         """Decide an operation and call `done(response)` when its records are committed and replayed, or
         `failed(error, message)` when they could not be; exactly one of them, once.
@@ -159,14 +164,16 @@ class Controller:
         else:
             self._step(decision, done, failed)
 
-    def _step(self, steps: Steps[R], done: Callable[[R], object], failed: Failed | None) -> None:
+    def _step(
+        self, steps: Steps[R], done: Callable[[R], object], failed: Failed | None, *, is_first: bool = True
+    ) -> None:
         """Decide the next records of an operation, and go on when they are committed."""
         records: list[msgspec.Struct] = []
         try:
             while len(records) < STEP_RECORDS:
                 records.append(next(steps))
         except StopIteration as end:
-            self._finish(records, end.value, done, failed)
+            self._finish(records, end.value, done, failed, is_whole=is_first)
             return
         generation = self._generation
 
@@ -175,12 +182,15 @@ class Controller:
             if error is None and generation != self._generation:
                 error = NotController("the metadata has changed in between")
             if error is None:
-                self._guard(lambda: self._step(steps, done, failed), failed)
-            else:
-                self._fail(failed, error)
+                try:
+                    self._step(steps, done, failed, is_first=False)
+                except Exception as raised:
+                    log.exception("an operation of the controller failed")
+                    error = raised
+            if error is not None:
+                self._interrupted(failed, error)
             while self._waiting and not self._is_stepping:
-                each = self._waiting.popleft()
-                self._guard(partial(self.run, each.operation, each.done, each.failed), each.failed)
+                self._run_waiting(self._waiting.popleft())
 
         self._is_stepping = True
         try:
@@ -189,13 +199,23 @@ class Controller:
             self._is_stepping = False
             raise
 
-    def _guard(self, decide: Callable[[], object], failed: Failed | None) -> None:
-        """Nobody is there to whom an operation could raise."""
+    def _interrupted(self, failed: Failed | None, error: Exception) -> None:
+        """An operation fails after its first step, or within it."""
+        self._fail(failed, error)
+        for listener in self._interruption_listeners:
+            self._call(listener)
+
+    def _run_waiting(self, waiting: _Waiting) -> None:
+        """As `run`, where nobody is there to whom an operation could raise."""
         try:
-            decide()
+            self.run(
+                waiting.operation,
+                lambda response: self._call(lambda: waiting.done(response)),
+                waiting.failed,
+            )
         except Exception as error:
             log.exception("an operation of the controller failed")
-            self._fail(failed, error)
+            self._fail(waiting.failed, error)
 
     def _finish(
         self,
@@ -203,19 +223,25 @@ class Controller:
         response: R,
         done: Callable[[R], object],
         failed: Failed | None,
+        *,
+        is_whole: bool = True,
     ) -> None:
-        """Commit the records, or the last ones, of an operation, and answer."""
-        if not records and not self._in_flight:
-            done(response)
-            return
+        """Commit the records of an operation, or the last ones, and answer."""
 
         def finished(error: Exception | None) -> None:
             if error is None:
                 self._answer_after(lambda: self._call(lambda: done(response)))
-            else:
+            elif is_whole:
                 self._fail(failed, error)
+            else:
+                self._interrupted(failed, error)
 
-        self._commit(records, finished)
+        if records or self._in_flight:
+            self._commit(records, finished)
+        elif is_whole:
+            done(response)
+        else:
+            finished(None)
 
     def _commit(
         self, records: Sequence[msgspec.Struct], finished: Callable[[Exception | None], object]
@@ -238,7 +264,7 @@ class Controller:
                     self._in_flight.pop()  # the log has refused it; earlier proposals are still in flight
                 else:  # later proposals were decided on top of it, and fail with it
                     self._in_flight.clear()
-                self._generation += 1
+                    self._generation += 1
                 self._reset_decided()
             finished(error)
 

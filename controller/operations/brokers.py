@@ -261,15 +261,16 @@ def leave(
 
 
 def unregister(
-    image: MetadataImage, settings: ControllerSettings, broker_id: int, *, is_alive: bool = False
+    image: MetadataImage, settings: ControllerSettings, broker_id: int, *, dead_epoch: int
 ) -> Steps[ApiError | None]:
-    """Remove a broker's registration (KIP-500); its replicas stay assigned to it. An unfenced one, or `is_alive` (a broker of
-    this id is known to be alive), is refused: Kafka 4.3.1 accepts it, and the broker is gone until it restarts."""
+    """Remove a broker's registration (KIP-500); its replicas stay assigned to it. One that is unfenced, or registered in another
+    epoch than `dead_epoch` (the last one in which it is not known to be alive), is refused: Kafka 4.3.1 accepts it, and the broker
+    is gone until it restarts."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         text = f"Broker ID {broker_id} is not currently registered"
         return ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
-    if is_alive or not broker.fenced:
+    if broker.broker_epoch != dead_epoch or not broker.fenced:
         text = (
             f"Broker {broker_id} is running and can't be unregistered: stop it first. (One that was killed counts as "
             f"running until broker.session.timeout.ms is over.)"

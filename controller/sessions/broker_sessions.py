@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.metadata.decision import ApiError
+from barnabas.controller.metadata.decision import ApiError, Decision, Steps
 from barnabas.controller.operations.brokers import fence, register
 from barnabas.controller.operations.heartbeats import changes_nothing, heartbeat
 from barnabas.controller.sessions.broker_probes import BrokerProbes, Probe
@@ -153,9 +153,16 @@ class BrokerSessions:
                 is_caught_up = request.current_metadata_offset >= broker.broker_epoch
                 done(BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=False))
                 return
-        may_shut_down = broker is not None and self._may_shut_down(image, broker)
+        may_shut_down = False
+
+        def decide(image: MetadataImage) -> Steps[BrokerHeartbeatResponse]:
+            nonlocal may_shut_down
+            broker = image.brokers.get(request.broker_id)
+            may_shut_down = broker is not None and self._may_shut_down(image, broker)
+            return heartbeat(image, self._settings, request, may_shut_down=may_shut_down)
+
         self._controller.run(
-            lambda image: heartbeat(image, self._settings, request, may_shut_down=may_shut_down),
+            decide,
             lambda response: self._answer(request, response, done, may_shut_down=may_shut_down),
             lambda error, _: done(BrokerHeartbeatResponse(error_code=error)),
         )
@@ -170,7 +177,6 @@ class BrokerSessions:
     ) -> None:
         """Answer a heartbeat whose changes are committed."""
         image = self._controller.image
-        session = self._sessions.get(request.broker_id)
         broker = image.brokers.get(request.broker_id)
         if (
             not may_shut_down
@@ -180,10 +186,6 @@ class BrokerSessions:
         ):
             self.heartbeat(request, done)  # again at once: all others have applied it, or there are none
             return
-        if session is not None and not response.is_fenced:
-            self._set_timer()
-            if not self._links.get(request.broker_id):  # it may have ended while the operation waited
-                self._probes.begin(request.broker_id)
         done(response)
 
     def _may_shut_down(self, image: MetadataImage, broker: BrokerRegistration) -> bool:
@@ -208,6 +210,10 @@ class BrokerSessions:
             broker, session = image.brokers.get(broker_id), self._sessions.get(broker_id)
             if broker is not None and session is not None and session.broker_epoch == broker.broker_epoch:
                 session.note_shutdown(broker, image)
+                if not broker.fenced:
+                    self._set_timer()
+                    if not self._links.get(broker_id):  # it may have ended while its heartbeat waited
+                        self._probes.begin(broker_id)
 
     # -- sessions
 
@@ -301,8 +307,17 @@ class BrokerSessions:
             return
         session.fencing = True
         self._probes.stop(session.broker_id)
+        last_contact = session.last_contact
+
+        def decide(image: MetadataImage) -> Decision[bool] | Steps[bool]:
+            if session.last_contact != last_contact:  # it was heard of while this waited
+                return Decision([], False)
+            return fence(image, self._settings, session.broker_id, session.broker_epoch)
 
         def fenced(is_change: bool) -> None:
+            if not is_change and session.last_contact != last_contact:
+                again()
+                return
             if self._sessions.get(session.broker_id) is session:
                 del self._sessions[session.broker_id]
             if is_change:
@@ -319,11 +334,7 @@ class BrokerSessions:
             session.fencing = False
             self._set_timer()
 
-        self._controller.run(
-            lambda image: fence(image, self._settings, session.broker_id, session.broker_epoch),
-            fenced,
-            failed,
-        )
+        self._controller.run(decide, fenced, failed)
 
     # -- probes
 

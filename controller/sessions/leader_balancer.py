@@ -1,14 +1,15 @@
 """Periodic elections of the active controller.
 
 Preferred replicas become the leaders again (auto.leader.rebalance.enable). Partitions without a leader get one where that is possible:
-when this controller becomes active, as the one before it may have been lost between two steps of unfencing a broker; when a
-configuration has changed, as it may allow unclean elections; and periodically.
+when this controller becomes active and when an operation in steps has failed, as the broker may be unfenced already that was to lead
+them; when a configuration has changed, as it may allow unclean elections; and periodically.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.operations.elections import balance_leaders, elect_missing_leaders
@@ -16,7 +17,6 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.controller.metadata.controller import Controller
-    from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.operations.settings import ControllerSettings
     from barnabas.runtime.interface import Runtime, Timer
 
@@ -38,7 +38,8 @@ class LeaderBalancer:
     def start(self) -> None:
         """Follow the controller, which may be active already."""
         self._controller.on_activity(self._activity_changed)
-        self._controller.add_config_listener(self._configs_changed)
+        self._controller.on_interruption(partial(self._elect_in, PAUSED_RETRY_S))
+        self._controller.add_config_listener(lambda *_: self._elect_in(0.0))
         self._activity_changed(self._controller.is_active)
 
     def close(self) -> None:
@@ -95,10 +96,9 @@ class LeaderBalancer:
 
         return failed
 
-    def _configs_changed(self, _image: MetadataImage, _resources: set[tuple[int, str]]) -> None:
-        """Elect soon: unclean elections may be enabled now."""
+    def _elect_in(self, delay_s: float) -> None:
         if self._is_active:
             timer = self._timers.get(self._elect.__name__)
             if timer is not None:
                 timer.cancel()
-            self._later(0.0, self._elect)
+            self._later(delay_s, self._elect)

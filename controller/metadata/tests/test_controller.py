@@ -18,6 +18,7 @@ from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
 from barnabas.controller.extension import ConfigTables
 from barnabas.controller.metadata.controller import STEP_RECORDS, Controller
 from barnabas.controller.metadata.decision import ApiError, Decision, Steps
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicChanges
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.brokers import register_broker
@@ -359,9 +360,16 @@ def test_an_operation_in_steps_is_committed_in_bounded_groups_and_others_wait(co
     ]
 
 
-def test_a_step_that_fails_ends_the_operation_and_what_waited_goes_on() -> None:
+@pytest.mark.parametrize(
+    ("count", "then"),
+    [(2 * STEP_RECORDS, f"{STEP_RECORDS} seen"), (2 * STEP_RECORDS - 1, "KAFKA_STORAGE_ERROR")],
+)
+def test_a_step_that_fails_ends_the_operation_and_what_waited_goes_on(count: int, then: str) -> None:
+    """It is one between others; or the last one, on top of which the next operation is decided, and fails with it."""
     disk = MemoryDisk()
-    made = Numbered(3 * STEP_RECORDS, disk)
+    made = Numbered(count, disk)
+    interruptions: list[int] = []
+    made.world.controller.on_interruption(lambda: interruptions.append(len(made.answers)))
 
     def fill(_image: MetadataImage) -> None:
         disk.fault = lambda operation, _: errno.ENOSPC if operation == "write" else None
@@ -369,7 +377,8 @@ def test_a_step_that_fails_ends_the_operation_and_what_waited_goes_on() -> None:
     made.world.controller.add_image_listener(fill)
     made.read()
     made.world.runtime.run_until_idle()
-    assert made.answers == ["KAFKA_STORAGE_ERROR", f"{STEP_RECORDS} seen"]
+    assert made.answers == ["KAFKA_STORAGE_ERROR", then]
+    assert len(interruptions) == 1
     disk.fault = None
     assert count_of(World(disk).image) == STEP_RECORDS  # the first step stays
 
@@ -394,6 +403,69 @@ def test_an_operation_that_raises_in_a_later_step_fails_and_what_waited_goes_on(
         "KAFKA_STORAGE_ERROR",
         f"{STEP_RECORDS} seen",
     ]
+
+
+@pytest.mark.parametrize("count", [STEP_RECORDS - 1, STEP_RECORDS, STEP_RECORDS + 1, 2 * STEP_RECORDS])
+def test_an_operation_in_steps_is_answered_when_the_work_of_the_listeners_is_done(count: int) -> None:
+    held: list[Callable[[], object]] = []
+    runtime = VirtualRuntime()
+    controller = Controller(LocalMetadataLog(MemoryDisk(), "/m", runtime), held.append)
+    controller.open()
+    controller.serve()
+    answers: list[int] = []
+
+    def steps(_image: MetadataImage) -> Steps[int]:
+        yield from map(setting, range(count))
+        return count
+
+    controller.run(steps, answers.append)
+    runtime.run_until_idle()
+    assert answers == []
+    (answer,) = held
+    answer()
+    assert answers == [count]
+
+
+def test_who_fails_on_an_answer_gets_no_second_one() -> None:
+    made = Numbered(STEP_RECORDS)
+    answers: list[object] = []
+
+    def fails(answer: object) -> None:
+        answers.append(answer)
+        raise ValueError("a defect of the caller")
+
+    def failed(error: ErrorCode, _message: str) -> None:
+        answers.append(error)
+
+    made.world.controller.run(lambda _: Decision([], "waited"), fails, failed)
+    made.world.runtime.run_until_idle()
+    assert answers == ["waited"]
+    assert made.answers == [f"{STEP_RECORDS} made"]
+
+
+def test_a_refused_group_leaves_those_in_flight_to_their_own_outcome() -> None:
+    """The log refuses the second one at once; the first fails later, and nothing of either stays."""
+    disk = MemoryDisk()
+    world = World(disk)
+    refused: list[ErrorCode] = []
+    propose = world.controller._log.propose
+
+    def refuse(_records: Sequence[bytes], done: Callable[[Exception | None], object]) -> None:
+        done(MetadataError("too large"))
+
+    disk.fault = lambda operation, path: errno.ENOSPC if operation == "write" else None
+    world.controller.run(world.create(NewTopic("a")), lambda _: None, lambda error, _: refused.append(error))
+    world.controller._log.propose = refuse  # type: ignore[method-assign, assignment]
+    world.controller.run(add("a", 5), lambda _: None, lambda error, _: refused.append(error))
+    world.controller._log.propose = propose  # type: ignore[method-assign]
+    world.runtime.run_until_idle()
+    assert refused == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+    disk.fault = None
+    answers: list[str] = []
+    world.controller.run(add("a", 5), answers.extend)
+    world.controller.run(world.create(NewTopic("a")), answers.extend)
+    world.runtime.run_until_idle()
+    assert answers == ["UNKNOWN_TOPIC_OR_PARTITION", "NONE"]
 
 
 def test_a_failing_listener_does_not_stop_the_others() -> None:

@@ -1,4 +1,4 @@
-"""Operations in steps (metadata/decision.py), taken one record at a time."""
+"""Operations in steps (metadata/decision.py), taken as the controller takes them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
 R = TypeVar("R")
 
 
-def take(steps: Steps[R], replay: Callable[[msgspec.Struct], object]) -> Decision[R]:
-    """What the steps are together; each record is replayed before the next one is decided."""
+def take(steps: Steps[R], replay: Callable[[msgspec.Struct], object], size: int = 1) -> Decision[R]:
+    """What the steps are together; each has `size` records, which are replayed before the next one is decided."""
     records: list[msgspec.Struct] = []
+    replayed = 0
     while True:
         try:
-            record = next(steps)
+            records.append(next(steps))
         except StopIteration as end:
+            for record in records[replayed:]:
+                replay(record)
             return Decision(records, end.value)
-        records.append(record)
-        replay(record)
+        if len(records) == replayed + size:
+            for record in records[replayed:]:
+                replay(record)
+            replayed = len(records)
 
 
 def decided(steps: Steps[R]) -> Decision[R]:
@@ -30,11 +35,11 @@ def decided(steps: Steps[R]) -> Decision[R]:
     return take(steps, lambda _record: None)
 
 
-def apply_steps(image: MetadataImage, steps: Steps[R]) -> Decision[R]:
+def apply_steps(image: MetadataImage, steps: Steps[R], size: int = 1) -> Decision[R]:
     """As `take`, on this image."""
 
     def replay(record: msgspec.Struct) -> None:
         image.replay(record, MetadataDelta())
         image.offset += 1
 
-    return take(steps, replay)
+    return take(steps, replay, size)

@@ -266,7 +266,9 @@ class World:
 
     def unregister(self, broker_id: int) -> None:
         if not self.brokers[broker_id].is_up:
-            self.take(lambda: unregister(self.image, self.settings, broker_id))
+            known = self.image.brokers.get(broker_id)
+            dead_epoch = -1 if known is None else known.broker_epoch
+            self.take(lambda: unregister(self.image, self.settings, broker_id, dead_epoch=dead_epoch))
 
     # -- partitions
 

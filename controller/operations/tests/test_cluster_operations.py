@@ -272,7 +272,7 @@ def test_a_reassignment_whose_former_replicas_are_out_of_sync_is_not_cancelled()
     )
     apply(image, alter_partition(image, SETTINGS, request))
     mark_fenced(image, 2)
-    state = applied(image, unregister(image, SETTINGS, 2))
+    state = applied(image, unregister(image, SETTINGS, 2, dead_epoch=12))
     assert (state.leader, state.isr) == (1, [1])
     assert move(image, None) == (
         "INVALID_REPLICA_ASSIGNMENT",
@@ -393,23 +393,24 @@ def mark_fenced(image: MetadataImage, broker_id: int) -> None:
 def test_a_fenced_broker_is_unregistered() -> None:
     image = cluster(isr=[1], elr=[2])
     mark_fenced(image, 1)
-    state = applied(image, unregister(image, SETTINGS, 1))
+    state = applied(image, unregister(image, SETTINGS, 1, dead_epoch=11))
     assert (state.leader, state.isr, 1 in image.brokers) == (2, [2], False)
-    decision = decided(unregister(image, SETTINGS, 1))
+    decision = decided(unregister(image, SETTINGS, 1, dead_epoch=11))
     assert decision.response is not None
     assert decision.response.message == "Broker ID 1 is not currently registered"
 
 
 def test_a_running_broker_is_not_unregistered() -> None:
-    """Broker 3 is fenced, and may be about to catch up."""
+    """Broker 3 is fenced, and may be about to catch up; its epoch is 13."""
     image = cluster()
-    for broker_id, is_alive, refused in (
-        (1, False, True),
-        (1, True, True),
-        (3, True, True),
-        (3, False, False),
+    for broker_id, dead_epoch, refused in (
+        (1, 11, True),
+        (1, -1, True),
+        (3, -1, True),
+        (3, 12, True),
+        (3, 13, False),
     ):
-        decision = decided(unregister(image, SETTINGS, broker_id, is_alive=is_alive))
+        decision = decided(unregister(image, SETTINGS, broker_id, dead_epoch=dead_epoch))
         assert bool(decision.records) is not refused
         error = None if decision.response is None else decision.response.error.name
         assert error == ("INVALID_REQUEST" if refused else None)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from barnabas.controller.extension import ConfigTables
+from barnabas.controller.metadata import controller
 from barnabas.controller.metadata.controller import STEP_RECORDS, Controller
 from barnabas.controller.metadata.decision import Decision, Steps
-from barnabas.controller.metadata.image import MetadataImage
+from barnabas.controller.metadata.image import MetadataImage, PartitionState, partition_record
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.topics import NewTopic, create_topics
 from barnabas.controller.sessions.broker_sessions import RETRY_S, BrokerSessions
@@ -23,7 +25,7 @@ from barnabas.wire.messages.broker_registration import (
     Feature,
     Listener,
 )
-from barnabas.wire.messages.metadata_records import ClearElrRecord, FeatureLevelRecord
+from barnabas.wire.messages.metadata_records import ClearElrRecord, FeatureLevelRecord, TopicRecord
 from compat_tests.virtual.runtime import VirtualRuntime
 
 
@@ -448,3 +450,86 @@ def test_of_two_incarnations_that_register_the_later_one_stays() -> None:
     cluster.settle()
     assert cluster.image.brokers[1].incarnation_id == bytes([8]) * 16
     assert cluster.image.brokers[1].broker_epoch == answers[1].broker_epoch > answers[0].broker_epoch
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_broker_is_watched_from_the_step_that_unfences_it(
+    monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """The next step can't be written, and nothing more is heard of the broker: it hangs, or its process has ended."""
+    monkeypatch.setattr(controller, "STEP_RECORDS", 1)
+    cluster = Cluster()
+    cluster.sessions.link_opened(1, 1)
+    epoch = cluster.register(1, 1).broker_epoch
+    state = PartitionState([1], [1], leader=-1, leader_epoch=1, partition_epoch=1)
+    topic = TopicRecord(name="t", topic_id=b"t" * 16)
+    cluster.run(lambda _: Decision([topic, partition_record(topic.topic_id, 0, state)], None))
+
+    def full(image: MetadataImage) -> None:
+        if not image.brokers[1].fenced:
+            cluster.disk.fault = lambda operation, _: errno.ENOSPC if operation == "write" else None
+
+    cluster.controller.add_image_listener(full)
+    assert cluster.beat(1, epoch).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not cluster.image.brokers[1].fenced
+    cluster.disk.fault = None
+    cluster.controller._image_listeners.remove(full)
+    if ends:
+        cluster.listening.discard(1)
+        cluster.sessions.link_closed(1, 1)
+        cluster.runtime.advance(0.1)
+    else:
+        cluster.runtime.advance(9.1)
+    assert cluster.image.brokers[1].fenced
+
+
+def test_a_broker_that_is_heard_of_while_its_fencing_waits_is_not_fenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1, 2)
+    cluster.runtime.advance(5)
+    cluster.beat(1, epochs[1])
+    changes: list[bool] = []
+    cluster.controller.add_broker_listener(lambda image, _: changes.append(image.brokers[2].fenced))
+    cluster.runtime.thread_delay_s = lambda: 1.0
+    cluster.runtime.advance(3.9)
+    cluster.run_in_steps()
+    cluster.runtime.advance(0.2)  # the session of 2 ends behind that
+    answers: list[BrokerHeartbeatResponse] = []
+    request = BrokerHeartbeatRequest(
+        broker_id=2, broker_epoch=epochs[2], current_metadata_offset=cluster.image.offset
+    )
+    cluster.sessions.heartbeat(request, answers.append)
+    assert not answers
+    cluster.runtime.advance(8)
+    assert [answer.is_fenced for answer in answers] == [False]
+    assert True not in changes
+    cluster.runtime.advance(20)
+    assert cluster.image.brokers[2].fenced
+
+
+def test_a_broker_that_was_unfenced_meanwhile_has_to_apply_a_shutdown_too() -> None:
+    """The heartbeat of broker 1, which may stop when it arrives, waits behind that of broker 3."""
+    cluster = Cluster()
+    epochs = cluster.serve(1, 2)
+    epochs[3] = cluster.register(3, 3).broker_epoch
+    cluster.sessions.link_opened(3, 1)
+    cluster.create()
+    cluster.beat(1, epochs[1], want_shut_down=True)
+    leaving = cluster.image.offset
+    cluster.beat(2, epochs[2])
+    cluster.run_in_steps()
+    answers: dict[int, BrokerHeartbeatResponse] = {}
+    for broker_id, offset in ((3, epochs[3]), (1, leaving)):
+        request = BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=epochs[broker_id],
+            current_metadata_offset=offset,
+            want_shut_down=broker_id == 1,
+        )
+        cluster.sessions.heartbeat(request, partial(answers.__setitem__, broker_id))
+    cluster.settle()
+    assert (answers[3].is_fenced, answers[1].should_shut_down) == (False, False)
+    cluster.beat(3, epochs[3])
+    assert cluster.beat(1, epochs[1], want_shut_down=True).should_shut_down

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from barnabas.controller.metadata.controller import Controller
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.image import PartitionState, partition_record
+from barnabas.controller.metadata.controller import STEP_RECORDS, Controller
+from barnabas.controller.metadata.decision import Decision, Steps
+from barnabas.controller.metadata.image import MetadataImage, PartitionState, partition_record
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.brokers import UNFENCE
-from barnabas.controller.sessions.leader_balancer import LeaderBalancer
+from barnabas.controller.sessions.leader_balancer import PAUSED_RETRY_S, LeaderBalancer
 from barnabas.testing.memory_disk import MemoryDisk
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -44,7 +47,8 @@ class Cluster:
 
     def __init__(self, *, balances: bool = True) -> None:
         self.runtime = VirtualRuntime(1)
-        self.controller = Controller(LocalMetadataLog(MemoryDisk(), "/m", self.runtime))
+        self.disk = MemoryDisk()
+        self.controller = Controller(LocalMetadataLog(self.disk, "/m", self.runtime))
         self.controller.open()
         self.controller.serve()
         brokers = [
@@ -123,4 +127,24 @@ def test_a_new_active_controller_elects_the_leaders_that_the_one_before_it_has_n
     assert cluster.leaders == [2, -1]
     cluster.upkeep.start()
     cluster.runtime.advance(0.1)
+    assert cluster.leaders == [2, 3]
+
+
+def test_leaders_are_elected_where_an_operation_in_steps_fails() -> None:
+    """Broker 3 is unfenced by the first step; the second, with the leader of t-1, can't be written."""
+    cluster = Cluster()
+    cluster.runtime.advance(1)
+    changes = [BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, fenced=UNFENCE)] * STEP_RECORDS
+    failures: list[ErrorCode] = []
+
+    def unfence(_image: MetadataImage) -> Steps[None]:
+        yield from changes
+        cluster.disk.fault = lambda operation, _: errno.ENOSPC if operation == "write" else None
+        yield changes[0]
+
+    cluster.controller.run(unfence, lambda _: None, lambda error, _: failures.append(error))
+    cluster.runtime.advance(0.1)
+    assert (failures, cluster.leaders) == ([ErrorCode.KAFKA_STORAGE_ERROR], [2, -1])
+    cluster.disk.fault = None
+    cluster.runtime.advance(PAUSED_RETRY_S)
     assert cluster.leaders == [2, 3]
