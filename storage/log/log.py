@@ -333,6 +333,7 @@ class Log:
             self.checkpointed_start_offset = None
         self.remote = remote
         self.epochs.must_last = True
+        self.epochs.truncate_from_start(self.log_start_offset)
         self._events.start_offset_changed(self)  # a tiered log has to have its start in the checkpoint
 
     def end_tiering(self) -> None:
@@ -627,7 +628,10 @@ class Log:
             if offset == self.log_end_offset and self.segments.active.size:
                 self._writer.roll()
             self.log_start_offset = offset
-            self.epochs.truncate_from_start(offset)
+            if (
+                not self.epochs.must_last
+            ):  # else when the start that its checkpoint has is known: a kill may come before that is written
+                self.epochs.truncate_from_start(offset)
             self.flusher.names_changed()
             self.remove_segments_below(offset)
         except OSError as error:

@@ -393,6 +393,28 @@ def test_deleted_records_leave_the_store() -> None:
     check(workshop)
 
 
+@pytest.mark.parametrize("is_checkpointed", [True, False])
+def test_a_kill_after_the_start_has_grown_loses_no_epoch(is_checkpointed: bool) -> None:
+    """The checkpoint of the start is written after that, and may not be."""
+    workshop = TieredWorkshop()
+    workshop.fill(4)
+    workshop.restart()
+    workshop.fill(8)
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    local = workshop.tiered.local_log_start_offset
+    epochs = workshop.tiered.epochs.entries
+    assert [epoch for epoch, _ in epochs] == [1, 2]
+    start = epochs[1][1] + 1
+    assert start < local
+    workshop.tiered.increment_log_start_offset(start)
+    workshop.manager.stop()
+    workshop.tiered.close()
+    workshop.open(start if is_checkpointed else 0, clean=False, recovery_point=local)
+    assert workshop.tiered.epochs.entries[0] == ((2, start) if is_checkpointed else epochs[0])
+    check(workshop)
+
+
 def test_a_deposed_leader_writes_nothing() -> None:
     workshop = TieredWorkshop()
     workshop.fill()
