@@ -360,7 +360,7 @@ CIRCUMSTANCES = {
 # few, as each runs without a bug, too.
 FOUND_BY = {
     "no-epoch-check": 1,
-    "wiped-replica-counts": 16,
+    "wiped-replica-counts": 2,
     "early-acknowledgement": 4,
     "removes-what-is-not-tiered": 19,
     "stale-leaders-write-manifests": 419,
