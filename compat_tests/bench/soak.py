@@ -52,6 +52,7 @@ _SETTINGS = {
 }
 _RECORDS = 10  # of 1 KB, in a request of the retained topic
 _KEYS = 20_000
+_LIFE_MIN_S = 60.0  # in which each kind of work is done
 _BEHIND_MAX = 20_000  # records that the reader may be behind when it ends: ten seconds
 
 
@@ -341,7 +342,8 @@ def _run(broker: Broker, options: argparse.Namespace) -> int:
             starts.append(soak.restart(kill=len(lives) % 2 == 0))
             born = time.monotonic()
             lives.append([])
-    soak.check_progress()
+    if time.monotonic() - born > _LIFE_MIN_S:
+        soak.check_progress()
     soak.is_over.set()
     for thread in threads:
         thread.join(60)
