@@ -125,6 +125,7 @@ remote.log.manager.fetch.quota.window.num|Over how many windows that is measured
 remote.log.manager.fetch.quota.window.size.seconds|How long each of them is.
 remote.log.manager.copier.thread.pool.size|How many partitions are tiered at a time.
 remote.log.manager.task.interval.ms|How often closed segments are copied to the object store and expired ones removed from it.
+remote.log.reader.threads|How many reads of tiered data, and lookups in the object store, are done at a time; others wait.
 remote.fetch.max.wait.ms|How long a fetch waits for the object store before it answers with what there is.
 follower.fetch.last.tiered.offset.enable|Whether an empty replica begins at what is not in the object store yet, instead of copying all that its leader has on its disk (KIP-1023).
 log.cleaner.enable|Whether logs are compacted.
