@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+import time  # noqa: TID251 - a command has no runtime
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -281,25 +282,36 @@ class _Reading:
         self._maximum = options.value("max-messages")
         self._timeout_ms = options.value("timeout-ms")
         self._count = 0
+        self._signal = 0  # that has come
         self._fetched: list[Any] = []  # the next one last
 
     def run(self) -> None:
-        """_Stopped and KeyboardInterrupt are raised here."""
+        """_Stopped is raised here, between two polls: within one the library may swallow what a handler raises."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note_signal)
         while self._maximum is None or self._maximum < 0 or self._count < self._maximum:
+            if self._signal:
+                raise _Stopped(self._signal)
             if not self._fetched and not self._poll():
                 return
             if self._fetched and not self._write_next():
                 return
 
+    def _note_signal(self, number: int, _: object) -> None:
+        self._signal = number
+
     def _poll(self) -> bool:
         """Fetch records, few enough that none is left over. False when none have come in time."""
         has_timeout = self._timeout_ms is not None and self._timeout_ms >= 0
         sys.stdout.flush()
-        batches = self._consumer.poll(
-            timeout_ms=self._timeout_ms if has_timeout else _POLL_MS, max_records=_RECORDS_A_POLL
-        )
+        until = time.monotonic() + (self._timeout_ms if has_timeout else _POLL_MS) / 1000
+        while True:
+            left_ms = max(0, int((until - time.monotonic()) * 1000))
+            batches = self._consumer.poll(timeout_ms=min(left_ms, _POLL_MS), max_records=_RECORDS_A_POLL)
+            if batches or self._signal or time.monotonic() >= until:
+                break
         self._fetched = [record for batch in batches.values() for record in batch][::-1]
-        if has_timeout and not self._fetched:
+        if has_timeout and not self._fetched and not self._signal:
             complain("Error processing message, terminating consumer process: no record came in time")
             return False
         return True
