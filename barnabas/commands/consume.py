@@ -146,8 +146,9 @@ def _run(options: Options) -> int:
     write = _formatter(options, own["formatter-property"])
     offset = _offset(options)
     consumer = connect(library.KafkaConsumer, options, properties)
-    signal.signal(signal.SIGTERM, _stop)
     reading = _Reading(consumer, options, write, library.errors.KafkaError)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, reading.stop)
     try:
         _begin(consumer, options, offset, library.TopicPartition)
         reading.run()
@@ -156,15 +157,10 @@ def _run(options: Options) -> int:
         return int(isinstance(error, library.errors.SaslAuthenticationFailedError))
     except _Stopped as stopped:
         return 128 + int(stopped.args[0])
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one ends what follows
         reading.close()
     return 0
-
-
-def _stop(number: int, _: object) -> None:
-    raise _Stopped(number)
 
 
 def _own_options(options: Options) -> dict[str, str]:
@@ -282,13 +278,12 @@ class _Reading:
         self._maximum = options.value("max-messages")
         self._timeout_ms = options.value("timeout-ms")
         self._count = 0
-        self._signal = 0  # that has come
+        self._is_polling = False
+        self._signal = 0  # that has come within a poll
         self._fetched: list[Any] = []  # the next one last
 
     def run(self) -> None:
-        """_Stopped is raised here, between two polls: within one the library may swallow what a handler raises."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note_signal)
+        """_Stopped is raised here."""
         while self._maximum is None or self._maximum < 0 or self._count < self._maximum:
             if self._signal:
                 raise _Stopped(self._signal)
@@ -297,7 +292,10 @@ class _Reading:
             if self._fetched and not self._write_next():
                 return
 
-    def _note_signal(self, number: int, _: object) -> None:
+    def stop(self, number: int, _: object) -> None:
+        """A handler of signals. What it raises within a poll the library may swallow."""
+        if not self._is_polling:
+            raise _Stopped(number)
         self._signal = number
 
     def _poll(self) -> bool:
@@ -305,11 +303,13 @@ class _Reading:
         has_timeout = self._timeout_ms is not None and self._timeout_ms >= 0
         sys.stdout.flush()
         until = time.monotonic() + (self._timeout_ms if has_timeout else _POLL_MS) / 1000
+        self._is_polling = True
         while True:
             left_ms = max(0, int((until - time.monotonic()) * 1000))
             batches = self._consumer.poll(timeout_ms=min(left_ms, _POLL_MS), max_records=_RECORDS_A_POLL)
             if batches or self._signal or time.monotonic() >= until:
                 break
+        self._is_polling = False
         self._fetched = [record for batch in batches.values() for record in batch][::-1]
         if has_timeout and not self._fetched and not self._signal:
             complain("Error processing message, terminating consumer process: no record came in time")

@@ -256,9 +256,8 @@ class AsyncioRuntime(Runtime):
         if len(works) < 2:
             return [_error_of(work) for work in works]
         errors: list[BaseException | None] = [None] * len(works)
-        waiting = iter(
-            range(len(works))
-        )  # a future for each of ten thousand logs would take as long as closing them
+        # A future for each of ten thousand logs would take as long as closing them.
+        waiting = iter(range(len(works)))
 
         def work_on() -> None:
             for index in waiting:

@@ -120,7 +120,7 @@ remote.log.index.file.cache.total.size.bytes|Bytes of what has been read from th
 remote.log.manager.copy.max.bytes.per.second|The most bytes that are copied to the object store in a second; uploads wait between their parts.
 remote.log.manager.copy.quota.window.num|Over how many windows that is measured.
 remote.log.manager.copy.quota.window.size.seconds|How long each of them is.
-remote.log.manager.fetch.max.bytes.per.second|The most bytes that consumers get from the object store in a second; beyond it, fetches of such records are empty.
+remote.log.manager.fetch.max.bytes.per.second|The most bytes that consumers and share groups get from the object store in a second; beyond it, fetches of such records are empty.
 remote.log.manager.fetch.quota.window.num|Over how many windows that is measured.
 remote.log.manager.fetch.quota.window.size.seconds|How long each of them is.
 remote.log.manager.copier.thread.pool.size|How many partitions are tiered at a time.

@@ -206,7 +206,7 @@ class Controller:
             self._call(listener)
 
     def _run_waiting(self, waiting: _Waiting) -> None:
-        """As `run`, where nobody is there to whom an operation could raise."""
+        """As `run`, for a caller that has returned: what the operation raises is logged, and fails it."""
         try:
             self.run(
                 waiting.operation,

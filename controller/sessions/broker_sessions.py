@@ -324,9 +324,8 @@ class BrokerSessions:
                 log.warning("broker %d is fenced: %s", session.broker_id, reason)
 
         def failed(error: ErrorCode, message: str) -> None:
-            if (
-                self._is_active and error != ErrorCode.NOT_CONTROLLER
-            ):  # one that has paused is about to be confirmed
+            # One that has paused is about to be confirmed.
+            if self._is_active and error != ErrorCode.NOT_CONTROLLER:
                 log.error("broker %d could not be fenced: %s", session.broker_id, message)
             self._runtime.call_later(RETRY_S, again)  # not now: `run` may fail before it returns
 

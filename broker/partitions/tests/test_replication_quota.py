@@ -78,20 +78,22 @@ def quotas_of(replica: Replica, **limits: str) -> list[ReplicationQuota]:
     ]
 
 
-@pytest.mark.parametrize("is_throttled", [True, False])
-def test_a_follower_that_catches_up_is_throttled(is_throttled: bool) -> None:
+def catching_up(**limits: str) -> Replicas:
+    """Follower 2 has these quotas and has just begun."""
     replicas = Replicas(fetching={"max_bytes": 3000})
     fill(replicas)
     follower = replicas.start(2)
-    follower.fetchers._settings.quotas = quotas_of(follower, follower_replication_throttled_rate="1000")
+    follower.fetchers._settings.quotas = quotas_of(follower, **limits)
     replicas.tell(2)
-    throttled = {"follower.replication.throttled.replicas": "0:2" if is_throttled else "1:2"}
-    follower.commit(
-        [
-            ConfigRecord(resource_type=2, resource_name="t", name=name, value=value)
-            for name, value in throttled.items()
-        ]
-    )
+    return replicas
+
+
+@pytest.mark.parametrize("is_throttled", [True, False])
+def test_a_follower_that_catches_up_is_throttled(is_throttled: bool) -> None:
+    replicas = catching_up(follower_replication_throttled_rate="1000")
+    follower = replicas[2]
+    name, value = "follower.replication.throttled.replicas", "0:2" if is_throttled else "1:2"
+    follower.commit([ConfigRecord(resource_type=2, resource_name="t", name=name, value=value)])
     replicas.run(20)
     if is_throttled:
         assert 10 < follower.log.log_end_offset < 45
@@ -103,11 +105,8 @@ def test_a_follower_that_catches_up_is_throttled(is_throttled: bool) -> None:
 @pytest.mark.parametrize("is_added", [True, False])
 def test_a_replica_that_a_reassignment_adds_is_throttled(is_added: bool) -> None:
     """And no other one that catches up."""
-    replicas = Replicas(fetching={"max_bytes": 3000})
-    fill(replicas)
-    follower = replicas.start(2)
-    follower.fetchers._settings.quotas = quotas_of(follower, reassignment="1000")
-    replicas.tell(2)
+    replicas = catching_up(reassignment="1000")
+    follower = replicas[2]
     if is_added:
         replicas.commit(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, adding_replicas=[2]))
     replicas.run(20)

@@ -443,21 +443,20 @@ def test_who_fails_on_an_answer_gets_no_second_one() -> None:
     assert made.answers == [f"{STEP_RECORDS} made"]
 
 
-def test_a_refused_group_leaves_those_in_flight_to_their_own_outcome() -> None:
+def test_a_refused_group_leaves_those_in_flight_to_their_own_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log refuses the second one at once; the first fails later, and nothing of either stays."""
     disk = MemoryDisk()
     world = World(disk)
     refused: list[ErrorCode] = []
-    propose = world.controller._log.propose
 
     def refuse(_records: Sequence[bytes], done: Callable[[Exception | None], object]) -> None:
         done(MetadataError("too large"))
 
     disk.fault = lambda operation, path: errno.ENOSPC if operation == "write" else None
     world.controller.run(world.create(NewTopic("a")), lambda _: None, lambda error, _: refused.append(error))
-    world.controller._log.propose = refuse  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(world.controller._log, "propose", refuse)
     world.controller.run(add("a", 5), lambda _: None, lambda error, _: refused.append(error))
-    world.controller._log.propose = propose  # type: ignore[method-assign]
+    monkeypatch.undo()
     world.runtime.run_until_idle()
     assert refused == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
     disk.fault = None
