@@ -25,8 +25,8 @@ from compat_tests.bench.report import Results
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.java_tools import JavaTools
 
-_FLOOR = "the floor"
-_WARM_UP_ROUNDS = {"Apache Kafka": 3, "Other checkout": 1, "Barnabas": 1, _FLOOR: 1}
+FLOOR = "the floor"
+_WARM_UP_ROUNDS = {"Apache Kafka": 3, "Other checkout": 1, "Barnabas": 1, FLOOR: 1}
 
 
 def measure_starts(brokers: dict[str, Broker], results: Results, times: int) -> None:
@@ -96,7 +96,7 @@ def measure_all(
     """Starts, rounds, Kafka's tools, and hostile requests at the end."""
     measure_starts(brokers, results, options.starts)
     say("starts are measured")
-    measure_rounds({**brokers, _FLOOR: floor}, results, options.rounds, options.scale)
+    measure_rounds({**brokers, FLOOR: floor}, results, options.rounds, options.scale)
     measure_tools(brokers, results, min(options.rounds, 3), options.scale)
     measure_hostile(brokers, results, min(options.rounds, 3), options.scale)
 
@@ -107,7 +107,7 @@ def measure_shapes(
     """Rounds of the shapes alone."""
     for broker in brokers.values():
         broker.start()
-    measure_rounds({**brokers, _FLOOR: floor}, results, options.rounds, options.scale, shapes.ROUND)
+    measure_rounds({**brokers, FLOOR: floor}, results, options.rounds, options.scale, shapes.ROUND)
 
 
 def say(text: str) -> None:
@@ -131,7 +131,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         brokers = startup.make_brokers(Path(folder), options.against)
-        results = Results(list(brokers), _FLOOR)
+        results = Results(list(brokers), FLOOR)
         floor = Floor()
         try:
             (measure_shapes if options.shapes else measure_all)(brokers, floor, results, options)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from compat_tests.bench import cluster_failover, cluster_load, cluster_moves
-from compat_tests.bench.__main__ import say
+from compat_tests.bench.__main__ import FLOOR, say
 from compat_tests.bench.report import Results
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_nodes import ApacheNode
@@ -76,6 +76,7 @@ def measure_load(clusters: Mapping[str, Cluster], results: Results, rounds: int,
         turns = list(clusters.items())[:: 1 if number % 2 == 0 else -1]
         for name, cluster in turns:
             results.add(name, cluster_load.loads(cluster, scale))
+        results.add(FLOOR, cluster_load.floor_loads(turns[0][1].directory, scale))
         for name, cluster in turns:
             results.add(name, cluster_load.idle(cluster, 5))
         say(f"round {number + 1} of {rounds}")
@@ -111,7 +112,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="size of each workload (default 1.0)")
     parser.add_argument("--partitions", type=int, default=1000, help="partitions of the large failover")
     options = parser.parse_args()
-    results = Results(["Apache Kafka", "Barnabas"])
+    results = Results(["Apache Kafka", "Barnabas"], FLOOR)
     try:
         _measure(results, options)
     finally:  # print the results so far, also after an interruption

@@ -18,9 +18,9 @@ _BODY = 4 + 4 + 1
 _PRODUCE, _FETCH, _METADATA, _API_VERSIONS = 0, 1, 3, 18
 
 
-def batch(records: int, value_size: int) -> bytes:
+def batch(records: int, value_size: int, *, zeros: bool = False) -> bytes:
     """One uncompressed v2 batch of `records` records without keys, each value `value_size` bytes."""
-    value = bytes(i * 31 % 251 for i in range(value_size))
+    value = bytes(value_size) if zeros else bytes(i * 31 % 251 for i in range(value_size))
     body = b"".join(_record(delta, value) for delta in range(records))
     checked = struct.pack(">hiqqqhii", 0, records - 1, STARTED_MS, STARTED_MS, -1, -1, -1, records)
     checked += body

@@ -83,8 +83,8 @@ def measure(cluster: Cluster, which: str, disturb: Disturb, seconds: float) -> l
     leader = next(node for node in cluster.nodes if node != active)
     follower = next(node for node in cluster.nodes if node not in (active, leader))
     node = {"controller": active, "leader": leader, "follower": follower}[which]
-    with cluster_load.topic_of(cluster, leader) as topic:
-        found = _produce(cluster, topic, lambda elapsed: disturb(cluster, node, elapsed), seconds)
+    with cluster_load.topic_of(cluster, leader) as target:
+        found = _produce(cluster, target.topic, lambda elapsed: disturb(cluster, node, elapsed), seconds)
         if node not in cluster.live:
             if cluster.nodes[node].alive():
                 cluster.resume(node)

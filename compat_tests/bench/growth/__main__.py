@@ -44,7 +44,7 @@ _KINDS: dict[str, tuple[str, Sequence[float]]] = {
     "connections": ("connections to one node", (100, 1000, 5000, 19_000)),
     "members": ("members of one group", (10, 100, 1000, 2000)),
     "groups": ("groups with offsets", (100, 1000, 10_000)),
-    "log": ("GB in one partition", (0.1, 1, 4, 12)),
+    "log": ("GB in one partition", (0.1, 1, 4, 12, 100)),
     "topics": ("topics in one job of Spark", (10, 100, 1000)),
     "nodes": ("nodes of one machine under barnabas.cores", (2, 4, 8, 16, 32, 64)),
 }
