@@ -518,14 +518,16 @@ class ReplicaFetcher:
 
     def _record_throttled(self, state: FetchState, size: int) -> None:
         """Count bytes against the quotas: a replica that is not in sync may have to wait for the next ones (KIP-73)."""
-        quotas = [quota for quota in self._settings.quotas if quota.applies_to(state.partition)]
+        quotas = self._quotas_of(state)
         for quota in quotas:
             quota.record(size)
-        if quotas:
-            self._throttle(state, quotas)
+        self._throttle(state, quotas)
 
-    def _throttle(self, state: FetchState, quotas: Sequence[ReplicationQuota]) -> None:
-        delay_s = max(quota.delay_s() for quota in quotas) if state.lag else 0.0
+    def _quotas_of(self, state: FetchState) -> list[ReplicationQuota]:
+        return [quota for quota in self._settings.quotas if quota.applies_to(state.partition)]
+
+    def _throttle(self, state: FetchState, quotas: Iterable[ReplicationQuota]) -> None:
+        delay_s = max((quota.delay_s() for quota in quotas), default=0.0) if state.lag else 0.0
         if delay_s > 0:
             self._session.set_status(state, Status.THROTTLED)
             self._delays.add(state, delay_s)
@@ -647,7 +649,6 @@ class ReplicaFetcher:
             if state.status in (Status.DELAYED, Status.THROTTLED) and self._is_current(state):
                 was_throttled = state.status is Status.THROTTLED
                 self._session.set_status(state, Status.READY)
-                quotas = [quota for quota in self._settings.quotas if quota.applies_to(state.partition)]
-                if was_throttled and quotas:
-                    self._throttle(state, quotas)
+                if was_throttled:
+                    self._throttle(state, self._quotas_of(state))
         self._fetch()

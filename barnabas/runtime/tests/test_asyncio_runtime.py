@@ -275,6 +275,7 @@ def test_work_in_threads_reports_the_error_of_each_piece(runtime: AsyncioRuntime
     assert sorted(done) == list(range(count))
 
 
+@pytest.mark.slow
 def test_a_sending_socket_that_is_forgotten_leaves_its_descriptor_to_the_transport(
     runtime: AsyncioRuntime,
 ) -> None:

@@ -15,6 +15,7 @@ STALL_S = 0.5
 CHANCE = 0.01  # of a stall, each time that a node reads its clock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quorum", [DYNAMIC, STATIC])
 def test_a_cluster_begins_after_stalls(quorum: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(40):

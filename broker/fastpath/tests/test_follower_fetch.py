@@ -264,6 +264,7 @@ others = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(fetches, fetches, produces, produces, others), min_size=5, max_size=60))
 def test_both_ways_behave_alike(steps: list[tuple[Any, ...]]) -> None:
     both = begun()

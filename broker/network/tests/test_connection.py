@@ -611,6 +611,7 @@ def test_a_frame_waits_for_memory_and_goes_on_where_it_was() -> None:
 KINDS = st.sampled_from(["answer", "answer", "pending", "pipelined", "early", "no response", "large"])
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(KINDS, st.booleans(), st.sampled_from([0, 12, 3000, 70_000, 300_000])), max_size=25),
     st.randoms(use_true_random=False),

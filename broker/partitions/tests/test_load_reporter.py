@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from barnabas.broker.partitions.load_reporter import LoadReporter
 from barnabas.broker.partitions.partition import ACKS_ALL
 from barnabas.broker.tests.leader import batch
@@ -22,6 +24,8 @@ from barnabas.wire.messages.create_topics import (
 )
 from barnabas.wire.messages.metadata_records import ConfigRecord
 from compat_tests.virtual.runtime import VirtualRuntime
+
+pytestmark = pytest.mark.slow
 
 CREATE_TOPICS = 19
 BROKER_RESOURCE = 4  # ConfigResource.Type

@@ -160,6 +160,7 @@ def test_any_number_that_kafka_takes_is_a_quota(kind: str, value: float) -> None
         assert permits.throttle_ms in (0, expected_max)
 
 
+@pytest.mark.slow
 def test_made_up_client_ids_take_a_bounded_place() -> None:
     found = made(image_with({("absent", "default"): 1000}))
     busy = found.of(caller("a"), "busy").produce

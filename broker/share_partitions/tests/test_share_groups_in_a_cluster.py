@@ -202,6 +202,7 @@ def test_the_next_leader_hands_out_what_was_not_acknowledged(cluster: ShareClust
     assert led.state.start_offset == RECORDS
 
 
+@pytest.mark.slow
 def test_a_leader_that_does_not_know_of_the_next_one_can_write_nothing(cluster: ShareCluster) -> None:
     index = 0
     former = cluster.leader(index)
@@ -294,6 +295,7 @@ class Consumers:
             self.accepted.update((index, offset) for offset in range(first, last + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_every_record_is_accepted_while_brokers_stand_still(seed: int) -> None:
     cluster = ShareCluster(

@@ -73,6 +73,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert found[0].attributes["k0"] == "v" * TEXT_MAX
 
 
+@pytest.mark.slow
 def test_too_many_fields() -> None:
     with pytest.raises(OtlpError, match="more than"):
         decode(integer(9, 1) * 400_000)

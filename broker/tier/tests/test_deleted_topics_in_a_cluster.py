@@ -21,6 +21,7 @@ CREATE_TOPICS, DELETE_TOPICS = 19, 20
 URL = "memory://deleted-topics-in-a-cluster"
 
 
+@pytest.mark.slow
 def test_the_replica_of_a_deleted_topic_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deleted_topics, "GRACE_MS", 60_000)
     monkeypatch.setattr(deleted_topics, "INTERVAL_S", 20.0)

@@ -169,6 +169,7 @@ def test_a_topic_begins_with_what_another_has_in_the_store() -> None:
     assert cluster.values(cluster.partition("t", 1)) == list(range(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["copy", "create", "list", "get"])
 @pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.AFTER])
 def test_a_store_that_fails_delays_it(verb: str, fault: Fault) -> None:

@@ -317,6 +317,7 @@ def test_only_so_many_requests_wait_for_one_broker() -> None:
     assert set(marked(next_one)) == {REQUESTS_MAX, REQUESTS_MAX + 1}
 
 
+@pytest.mark.slow
 def test_a_large_transaction_takes_several_requests() -> None:
     world = World()
     large = [("a", index) for index in range(2 * REQUEST_PARTITIONS_MAX + 1)]

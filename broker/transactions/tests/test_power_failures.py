@@ -137,6 +137,7 @@ def run_and_interrupt(world: World, commits: list[bool], turns: int) -> dict[int
     return answered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power_fails", [False, True], ids=["kill", "power failure"])
 @settings(max_examples=40)
 @given(

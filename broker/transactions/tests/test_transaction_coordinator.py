@@ -291,6 +291,7 @@ def test_markers_that_a_newer_coordinator_has_fenced_stay_unwritten(all_: Coordi
     assert all_.state() == S.PREPARE_COMMIT
 
 
+@pytest.mark.slow
 def test_a_transaction_of_many_partitions_is_completed_in_short_turns() -> None:
     all_ = Coordinators()
     partitions = [("large", index) for index in range(5000)]
@@ -366,6 +367,7 @@ def test_ids_expire_in_batches() -> None:
     assert all_.initialize("many-1")[0][1:] == (all_.next_id - 1, 0)
 
 
+@pytest.mark.slow
 def test_long_ids_expire_in_batches_that_fit_into_the_log() -> None:
     all_ = Coordinators()
     for number in range(20):
@@ -377,6 +379,7 @@ def test_long_ids_expire_in_batches_that_fit_into_the_log() -> None:
     assert all(len(each) < 500_000 for each in batches)
 
 
+@pytest.mark.slow
 def test_an_expiry_that_fails_leaves_the_ids_usable(all_: Coordinators) -> None:
     all_.initialize()
     all_.runtime.advance(7 * DAY_S - 10)
@@ -386,6 +389,7 @@ def test_an_expiry_that_fails_leaves_the_ids_usable(all_: Coordinators) -> None:
     assert all_.initialize() == [(NONE, 1000, 1)]
 
 
+@pytest.mark.slow
 def test_ids_do_not_expire_by_a_clock_that_is_not_trusted(
     all_: Coordinators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +399,7 @@ def test_ids_do_not_expire_by_a_clock_that_is_not_trusted(
     assert all_.state() == S.EMPTY
 
 
+@pytest.mark.slow
 def test_an_id_that_is_being_removed_cannot_be_used(all_: Coordinators) -> None:
     all_.initialize()
     all_.log.holds = True

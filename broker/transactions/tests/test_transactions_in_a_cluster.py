@@ -272,6 +272,7 @@ def _error_of(answer: Any) -> int:
     return max(codes, default=0) or int(answer.error_code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_all_that_was_answered_is_in_the_partitions_after_faults(seed: int) -> None:
     cluster = TransactionalCluster()

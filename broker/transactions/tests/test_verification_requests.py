@@ -123,6 +123,7 @@ def test_one_request_at_a_time_to_a_coordinator() -> None:
     assert len(world.requests()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id_bytes", [100, 32_767])
 def test_a_request_and_its_answer_are_of_limited_size(id_bytes: int) -> None:
     world = World()

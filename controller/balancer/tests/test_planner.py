@@ -445,6 +445,7 @@ def test_a_plan_never_increases_the_imbalance(case: tuple[ModelCluster, dict[int
             break
 
 
+@pytest.mark.slow
 @given(clusters())
 def test_plans_come_to_an_end(case: tuple[ModelCluster, dict[int, float]]) -> None:
     """Plan and apply until nothing moves: what is balanced stays."""

@@ -86,6 +86,7 @@ def test_a_restart_applies_the_same_records(
     assert again.offset == len(flat(groups)) - 1
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(groups=records(5, 1))
 def test_a_journal_torn_anywhere_keeps_every_whole_group(groups: list[Group]) -> None:

@@ -50,5 +50,6 @@ def test_no_committed_change_is_lost() -> None:
         assert not [what for what in MUST_HAPPEN if not counters[what]]
 
 
+@pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
     assert run_seed(5, 3.0) == run_seed(5, 3.0)

@@ -191,6 +191,7 @@ def test_committed_groups_can_be_read() -> None:
         assert voter.log.read_snapshot() == ([b"a\x00a", b"b\x00b", b"c\x00c"], 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_long_log_is_cut_and_a_voter_that_missed_it_gets_a_snapshot(seed: int) -> None:
     world = RaftWorld(seed=seed, start=False)

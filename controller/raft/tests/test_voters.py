@@ -164,6 +164,7 @@ def test_an_observer_is_not_counted() -> None:
     assert not world.leaders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records_first", [0, 30])
 def test_a_restart_knows_its_voters(records_first: int) -> None:
     """From the journal, or from a snapshot."""
@@ -487,6 +488,7 @@ def test_a_planted_bug_is_noticed(
         notices()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "seed"),
     [

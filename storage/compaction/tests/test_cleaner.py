@@ -690,6 +690,7 @@ def whole_run() -> tuple[list[bytes], list[bytes], int]:
     return before, list(read_batches(log, 700)), changes
 
 
+@pytest.mark.slow
 def test_a_process_killed_at_any_step_leaves_the_old_or_the_new() -> None:
     before, after, changes = whole_run()
     for kill_after in range(changes):

@@ -132,6 +132,7 @@ def test_the_backlog_is_brought_down_behind_the_last_slow_write(large: bytes) ->
     assert world.steps == steps
 
 
+@pytest.mark.slow
 def test_pressure_lasts_while_writing_back_is_slow(large: bytes) -> None:
     world = World()
     world.append_until_held_back(large)

@@ -93,6 +93,7 @@ def test_of_few_records_each_is_named(workshop: Any, meter: Meter) -> None:
     assert [index for index, _ in refused.record_errors] == list(range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD, Codec.SNAPPY])
 @pytest.mark.parametrize("config", READS_ALL, ids=lambda config: next(iter(config)))
 def test_many_records_are_read_in_turns(

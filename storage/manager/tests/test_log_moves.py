@@ -288,6 +288,7 @@ def killed_world(workshop: Any, changes: int) -> tuple[World, int]:
     return world, made
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_the_log_is_whole_and_arrives(make_workshop: Any) -> None:
     """At every one of the last steps, and at some of those before."""
     _, total = killed_world(make_workshop(), 1 << 20)

@@ -116,6 +116,7 @@ def test_the_loop_reads_little_beside_a_long_transaction(
         assert 0 < read < 4 * BLOCK * ENTRY_BYTES
 
 
+@pytest.mark.slow
 def test_what_is_noted_stays_while_entries_are_added() -> None:
     """The active segment grows; a thread is needed again once many have been added."""
     entries = beside_a_long_one(3 * UNNOTED_MAX)

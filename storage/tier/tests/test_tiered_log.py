@@ -535,6 +535,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_every_record_that_has_not_expired_can_be_read(steps: list[tuple[str, Any]]) -> None:
     workshop = TieredWorkshop()

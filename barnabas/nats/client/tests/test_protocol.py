@@ -310,6 +310,7 @@ def test_known_lines_are_bounded() -> None:
     assert len(heard.events) == 2 * (KNOWN_LINES_MAX + 100)
 
 
+@pytest.mark.slow
 def test_lines_that_never_repeat_are_not_kept_for_a_while() -> None:
     heard = Heard()
     heard.parser.add_sink(b"1", lambda *message: None)

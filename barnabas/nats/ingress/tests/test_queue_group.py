@@ -89,6 +89,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(STEPS, max_size=40))
 def test_each_message_is_stored_once_whatever_the_answers(steps: list[tuple[str, Any, Any]]) -> None:
     replicas = Replicas()
@@ -130,6 +131,7 @@ ISR_STEPS = st.one_of(
 WANTS_NO_ACK = b"NATS/1.0\r\nKafka-Ack: none\r\n\r\n"
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(ISR_STEPS, max_size=40))
 def test_answers_are_true_while_replicas_are_missing(steps: list[tuple[str, Any, Any]]) -> None:

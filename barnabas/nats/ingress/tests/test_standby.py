@@ -145,6 +145,7 @@ def test_truncated_records_are_kept_within_the_budget() -> None:
     assert len(standby.matcher.pending) == 1
 
 
+@pytest.mark.slow
 def test_reading_batches_of_clients_is_bounded(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches that hold more than messages could, or can't be read, hide no message behind them."""
     sizes: list[int] = []

@@ -60,6 +60,7 @@ def record(kind: str, sequence: int, offset: int) -> Record:
     return Record(offset, 1, b"k", b"nats.stream S" * 3, [*own, ("x", None)])
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -428,6 +428,7 @@ def test_fields_that_clients_leave_empty_or_that_are_unknown(asked: Asked) -> No
     assert asked.register("s", ONE, **nulls, schemaTagsToAdd=[]) == 1
 
 
+@pytest.mark.slow
 def test_schemas_that_are_nested_too_deeply(asked: Asked) -> None:
     for schema_type, text in (
         ("AVRO", '{"type":"array","items":' * 5000 + '"int"' + "}" * 5000),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ def any_target(draw: st.DrawFn) -> dict[str, Partitions]:
     }
 
 
+@pytest.mark.slow
 @given(MEMBERS, TOPICS, any_target())
 def test_members_that_read_the_same(
     members: set[str], topics: dict[bytes, frozenset[int]], before: dict[str, Partitions]
@@ -71,6 +73,7 @@ def test_each_partition_is_shared_equally(members: set[str], topics: dict[bytes,
     assert owners == dict.fromkeys(flat(topics), sharing)
 
 
+@pytest.mark.slow
 @given(different_readers(), TOPICS, any_target())
 def test_members_that_read_different_topics(
     readers: dict[str, frozenset[bytes]], topics: dict[bytes, frozenset[int]], before: dict[str, Partitions]
@@ -84,6 +87,7 @@ def test_members_that_read_different_topics(
         assert owners.keys() == (indexes if reading else set())
 
 
+@pytest.mark.slow
 @given(different_readers(), TOPICS, any_target())
 def test_nothing_moves_when_it_is_repeated(
     readers: dict[str, frozenset[bytes]], topics: dict[bytes, frozenset[int]], before: dict[str, Partitions]
