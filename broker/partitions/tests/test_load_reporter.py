@@ -25,8 +25,6 @@ from barnabas.wire.messages.create_topics import (
 from barnabas.wire.messages.metadata_records import ConfigRecord
 from compat_tests.virtual.runtime import VirtualRuntime
 
-pytestmark = pytest.mark.slow
-
 CREATE_TOPICS = 19
 BROKER_RESOURCE = 4  # ConfigResource.Type
 PARTITIONS = 6
@@ -81,6 +79,7 @@ class LoadedCluster(VirtualCluster):
             self.advance(1)
 
 
+@pytest.mark.slow
 def test_the_active_controller_gets_the_load_of_each_broker() -> None:
     cluster = LoadedCluster("barnabas.balancer=plan")
     cluster.produce(25)
@@ -96,6 +95,7 @@ def test_the_active_controller_gets_the_load_of_each_broker() -> None:
     assert max(cluster.balancer.report_ages().values()) < 11
 
 
+@pytest.mark.slow
 def test_the_load_spreads() -> None:
     cluster = LoadedCluster("barnabas.balancer=on", "barnabas.balancer.interval.ms=10000")
     cluster.produce(60)
@@ -103,6 +103,7 @@ def test_the_load_spreads() -> None:
     assert cluster.balancer.moved[False] == 4
 
 
+@pytest.mark.slow
 def test_no_reports_are_sent_before_it_is_switched_on() -> None:
     cluster = LoadedCluster("barnabas.balancer.interval.ms=10000")
     cluster.produce(60)
@@ -115,6 +116,7 @@ def test_no_reports_are_sent_before_it_is_switched_on() -> None:
     assert Counter(cluster.leaders) == dict.fromkeys(NODE_IDS, 2)
 
 
+@pytest.mark.slow
 def test_hedges_make_a_broker_give_up_its_leaders() -> None:
     cluster = LoadedCluster("barnabas.balancer=on", "barnabas.balancer.interval.ms=10000")
     cluster.advance(30)
@@ -128,6 +130,7 @@ def test_hedges_make_a_broker_give_up_its_leaders() -> None:
     assert all(slow in state.replicas for state in image.topics["t"].partitions.values())
 
 
+@pytest.mark.slow
 def test_new_partitions_avoid_a_hot_broker() -> None:
     cluster = LoadedCluster("barnabas.balancer=on")
     cluster.produce(25)
