@@ -275,7 +275,7 @@ lint: $(INSTALLED) ## test: format, lint, types, import rules, generated code
 
 # With COVERAGE set, a report of what these tests run.
 COVERAGE ?=
-unit: $(INSTALLED) ## test: the tests that need neither sockets nor processes, in a minute; in two the first time
+unit: $(INSTALLED) ## test: the tests that need neither sockets nor processes, in a minute or two
 	$(UNIT_TEMP) $(PYTEST) $(UNIT_WORKERS) --no-sockets -q $(if $(COVERAGE),--cov=barnabas --cov-report=term:skip-covered) wire storage controller broker barnabas $(ARGS)
 
 # The site's packages are in an environment of their own: the broker, its tests and its lock file know nothing of them.

@@ -158,7 +158,9 @@ def _run(options: Options) -> int:
     except _Stopped as stopped:
         return 128 + int(stopped.args[0])
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one ends what follows
+        # A second signal ends what follows, also where the first has been noted in a poll that failed.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         reading.close()
     return 0
 
