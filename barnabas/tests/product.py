@@ -22,6 +22,16 @@ def nodes_of(path: Path) -> Iterator[ast.AST]:
     return ast.walk(ast.parse(text_of(path)))
 
 
+def statements_of(path: Path) -> Iterator[ast.AST]:
+    """All statements of a module, those in others included: a fraction of its nodes."""
+    rest: list[ast.AST] = [ast.parse(text_of(path))]
+    while rest:
+        node = rest.pop()
+        yield node
+        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+            rest.extend(getattr(node, field, ()))
+
+
 @functools.cache
 def files_of(*folders: str) -> tuple[Path, ...]:
     """The modules in these folders, tests included, each at its real place."""

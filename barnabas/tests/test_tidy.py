@@ -15,7 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.tests.product import ROOMS, ROOT, files_of, imported_as, nodes_of, product_files, text_of
+from barnabas.tests.product import (
+    ROOMS,
+    ROOT,
+    files_of,
+    imported_as,
+    nodes_of,
+    product_files,
+    statements_of,
+    text_of,
+)
 
 LIMITS = tomllib.loads(Path(__file__).with_name("tidy.toml").read_text())
 SHORT = 100  # lines
@@ -53,7 +62,7 @@ def imports() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for module, path in names.items():
         wanted = set()
-        for node in nodes_of(path):
+        for node in statements_of(path):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     submodule = f"{node.module}.{alias.name}"
@@ -121,11 +130,11 @@ def test_no_more_modules_split_for_length() -> None:
 def words_found() -> dict[str, Counter[str]]:
     """For each word of the list, how often each file has it."""
     words: list[str] = list(LIMITS["words"])
-    pattern = re.compile(rf"\b(?:{'|'.join(f'({word})' for word in words)})\b", re.IGNORECASE)
+    pattern = re.compile(rf"\b(?:{'|'.join(f'({word})' for word in words)})\b")
     found: dict[str, Counter[str]] = {word: Counter() for word in words}
     for path in texts():
         if path != Path(__file__):
-            for match in pattern.finditer(text_of(path)):
+            for match in pattern.finditer(text_of(path).lower()):
                 assert match.lastindex is not None
                 found[words[match.lastindex - 1]][str(path.relative_to(ROOT))] += 1
     return found

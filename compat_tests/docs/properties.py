@@ -43,6 +43,7 @@ _NO_READERS: Final = (
     "controller/operations/configs.py",
     "broker/config/describe.py",
     "broker/config/warnings.py",
+    "wire/messages/",
     "barnabas/nats/config_docs.py",
     "barnabas/testing/",
 )
