@@ -395,9 +395,9 @@ def _groups_are_deleted_under_transactions() -> list[Patch]:
     """19163: a group expires that has only what an open transaction has written."""
     expire = OffsetRequests.expire
 
-    def expired(self: OffsetRequests, now_ms: int) -> None:
+    def expired(self: OffsetRequests, now_ms: int) -> Iterator[None]:
         with mock.patch.object(OffsetStore, "pending_keys", return_value={}):
-            expire(self, now_ms)
+            yield from expire(self, now_ms)
 
     return [(OffsetRequests, "expire", expired)]
 
