@@ -9,11 +9,12 @@ The functions take and return the pending writes of one key, in the order of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
 
+B = TypeVar("B")
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -48,12 +49,35 @@ def end(writes: Writes[V], producer_id: int, *, commit: bool) -> tuple[Writes[V]
     return writes, None
 
 
+class KeysBy(Generic[B, K]):
+    """Keys by what some of them have in common, in the order of adding."""
+
+    def __init__(self) -> None:
+        self._keys: dict[B, dict[K, None]] = {}
+
+    def of(self, common: B) -> Collection[K]:
+        return self._keys.get(common, ())
+
+    def add(self, common: B, key: K) -> None:
+        self._keys.setdefault(common, {})[key] = None
+
+    def discard(self, common: B, key: K) -> None:
+        keys = self._keys.get(common)
+        if keys is not None:
+            keys.pop(key, None)
+            if not keys:
+                del self._keys[common]
+
+    def clear(self) -> None:
+        self._keys.clear()
+
+
 class PendingWrites(Generic[K, V]):
     """The pending writes of all keys."""
 
     def __init__(self) -> None:
         self._by_key: dict[K, Writes[V]] = {}
-        self._keys: dict[int, dict[K, None]] = {}  # by producer id, in the order of writing
+        self._keys: KeysBy[int, K] = KeysBy()  # by producer id
 
     def __bool__(self) -> bool:
         return bool(self._by_key)
@@ -66,7 +90,7 @@ class PendingWrites(Generic[K, V]):
 
     def keys_of(self, producer_id: int) -> tuple[K, ...]:
         """The keys that the producer's open transaction has written."""
-        return tuple(self._keys.get(producer_id, ()))
+        return tuple(self._keys.of(producer_id))
 
     def set(self, key: K, writes: Writes[V]) -> None:
         """Replace the pending writes of a key."""
@@ -74,12 +98,9 @@ class PendingWrites(Generic[K, V]):
         if before is writes:
             return
         for write in before:
-            keys = self._keys[write.producer_id]
-            keys.pop(key, None)
-            if not keys:
-                del self._keys[write.producer_id]
+            self._keys.discard(write.producer_id, key)
         for write in writes:
-            self._keys.setdefault(write.producer_id, {})[key] = None
+            self._keys.add(write.producer_id, key)
         if writes:
             self._by_key[key] = writes
         else:

@@ -226,7 +226,7 @@ class OffsetRequests:
             return
         records: list[GroupRecord] = []
         errors: dict[str, ErrorCode] = {}
-        pending = self._offsets.pending_keys().get(group_id, ())
+        pending = self._offsets.pending_of(group_id)
         for topic, partitions in topics.items():
             subscribed = group.is_subscribed_to(topic)
             errors[topic] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
@@ -248,7 +248,6 @@ class OffsetRequests:
         """Delete empty groups with their offsets, and what open transactions have written for them."""
         errors: dict[str, ErrorCode] = {}
         records: list[GroupRecord] = []
-        pending = self._offsets.pending_keys()
         for group_id in group_ids:
             group = self._groups.get(group_id)
             if group is None:
@@ -257,7 +256,7 @@ class OffsetRequests:
                 errors[group_id] = ErrorCode.NON_EMPTY_GROUP
             else:
                 errors[group_id] = ErrorCode.NONE
-                records += self._offset_tombstones(group_id, pending.get(group_id, {}))
+                records += self._offset_tombstones(group_id)
                 records += _tombstones(group)
 
         def appended(error: ErrorCode) -> None:
@@ -269,13 +268,13 @@ class OffsetRequests:
         else:
             reply(errors)
 
-    def _offset_tombstones(self, group_id: str, pending: dict[Key, None]) -> list[GroupRecord]:
+    def _offset_tombstones(self, group_id: str) -> list[GroupRecord]:
         keys = dict.fromkeys(
             (group_id, topic, partition)
             for topic, partitions in self._offsets.topics(group_id).items()
             for partition in partitions
         )
-        keys |= pending
+        keys.update(dict.fromkeys(self._offsets.pending_of(group_id)))
         return [OffsetWritten(key, None) for key in keys]
 
     # -- expiry and deleted topics
@@ -283,16 +282,14 @@ class OffsetRequests:
     def expire(self, now_ms: int) -> Generator[None, None, None]:
         """Remove offsets past their retention, and empty groups that have none left. What an open transaction has written stays,
         and so does its group (KAFKA-19163)."""
-        pending_keys = self._offsets.pending_keys()
         looked_at = 0
         for group in tuple(self._groups.values()):
             if looked_at >= EXPIRED_AT_ONCE:
                 yield
                 looked_at = 0
-                pending_keys = self._offsets.pending_keys()
             if self._groups.get(group.group_id) is not group:
                 continue
-            pending = pending_keys.get(group.group_id, ())
+            pending = self._offsets.pending_of(group.group_id)
             records = self._expired_offsets(group, pending, now_ms)
             stored = sum(len(partitions) for partitions in self._offsets.topics(group.group_id).values())
             looked_at += 1 + stored
@@ -342,10 +339,9 @@ class OffsetRequests:
                 if not any(position.topic_id) or position.topic_id == topic.topic_id:
                     keys[group_id, topic.name, partition] = None
         names = {topic.name for topic in topics}
-        for pending in self._offsets.pending_keys().values():
-            for key in pending:  # transactional commits have no topic id
-                if key[1] in names and self._offsets.get(*key, committed=False) is None:
-                    keys[key] = None
+        for key in self._offsets.pending_keys():  # transactional commits have no topic id
+            if key[1] in names and self._offsets.get(*key, committed=False) is None:
+                keys[key] = None
         if keys:
             self._append([OffsetWritten(key, None) for key in keys], _ignore)
 

@@ -10,13 +10,13 @@ record and each marker is a change of both, a pure function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 import msgspec
 
 from barnabas.broker.coordinator import pending_writes
-from barnabas.broker.coordinator.pending_writes import PendingWrite, PendingWrites, Writes
+from barnabas.broker.coordinator.pending_writes import KeysBy, PendingWrite, PendingWrites, Writes
 from barnabas.wire.primitives import ZERO_UUID
 
 
@@ -84,8 +84,10 @@ class OffsetStore:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._pending: PendingWrites[Key, CommittedOffset] = PendingWrites()
         self._chains: dict[Key, _Chain] = {}
-        # By each of the chains' producers, the positions of those chains
-        self._keys_of_chains: dict[int, dict[Key, None]] = {}
+        # What a group or a producer has of these: the metrics, say, ask for each group
+        self._pending_by_group: KeysBy[str, Key] = KeysBy()
+        self._chains_by_group: KeysBy[str, Key] = KeysBy()
+        self._chains_by_producer: KeysBy[int, Key] = KeysBy()
 
     def get(
         self, group_id: str, topic: str, partition: int, *, committed: bool = True
@@ -109,11 +111,13 @@ class OffsetStore:
         self._groups.clear()
         self._pending.clear()
         self._chains.clear()
-        self._keys_of_chains.clear()
+        self._pending_by_group.clear()
+        self._chains_by_group.clear()
+        self._chains_by_producer.clear()
 
     def is_used_by(self, group_id: str) -> bool:
         """Whether the group has positions, or open transactions with some."""
-        return group_id in self._groups or group_id in self.pending_keys()
+        return group_id in self._groups or bool(self.pending_of(group_id))
 
     def topics(self, group_id: str) -> dict[str, dict[int, CommittedOffset]]:
         """The group's positions by topic and partition, with those of pending appends. Not to be changed."""
@@ -122,11 +126,11 @@ class OffsetStore:
     def committed_topics(self, group_id: str) -> dict[str, dict[int, CommittedOffset]]:
         """As `topics`, without those of pending appends."""
         topics = self.topics(group_id)
-        pending = [key for key in self._chains if key[0] == group_id]
-        if not pending:
+        chains = self._chains_by_group.of(group_id)
+        if not chains:
             return topics
         copy = {topic: dict(partitions) for topic, partitions in topics.items()}
-        for key in pending:
+        for key in chains:
             _, topic, partition = key
             committed, _ = self._chains[key].committed
             if committed is not None:
@@ -141,12 +145,13 @@ class OffsetStore:
             for partition, position in topics.get(topic, {}).items():
                 yield group_id, partition, position
 
-    def pending_keys(self) -> dict[str, dict[Key, None]]:
-        """By group id, the positions that open transactions have written, with those of pending appends."""
-        found: dict[str, dict[Key, None]] = {}
-        for key, _ in self._pending:
-            found.setdefault(key[0], {})[key] = None
-        return found
+    def pending_of(self, group_id: str) -> Collection[Key]:
+        """The group's positions that open transactions have written, with those of pending appends."""
+        return self._pending_by_group.of(group_id)
+
+    def pending_keys(self) -> Iterator[Key]:
+        """As `pending_of`, of all groups."""
+        return (key for key, _ in self._pending)
 
     def apply(self, key: Key, value: CommittedOffset | None, append: int | None = None) -> None:
         """Set or (None) remove a position. With the number of a pending append it stays revertible
@@ -170,7 +175,7 @@ class OffsetStore:
         """Commit or drop what the producer's transaction has written; `append` as in `apply`. Returns the positions."""
         keys = dict.fromkeys(self._pending.keys_of(producer_id))
         # Where a change is pending, one before this one may fail: then this one has something to end.
-        keys.update(self._keys_of_chains.get(producer_id, {}))
+        keys.update(dict.fromkeys(self._chains_by_producer.of(producer_id)))
         for key in keys:
             self._change(key, partial(_end_transaction, producer_id, commit), append)
         return tuple(keys)
@@ -181,6 +186,7 @@ class OffsetStore:
             chain = self._chains.get(key)
             if chain is None:
                 chain = self._chains[key] = _Chain(state, [], set())
+                self._chains_by_group.add(key[0], key)
                 for write in state[1]:
                     self._add_producer(key, write.producer_id)
             chain.changes.append((append, change))
@@ -208,19 +214,21 @@ class OffsetStore:
 
     def _add_producer(self, key: Key, producer_id: int) -> None:
         self._chains[key].producers.add(producer_id)
-        self._keys_of_chains.setdefault(producer_id, {})[key] = None
+        self._chains_by_producer.add(producer_id, key)
 
     def _end_chain(self, key: Key) -> None:
+        self._chains_by_group.discard(key[0], key)
         for producer_id in self._chains.pop(key).producers:
-            keys = self._keys_of_chains[producer_id]
-            del keys[key]
-            if not keys:
-                del self._keys_of_chains[producer_id]
+            self._chains_by_producer.discard(producer_id, key)
 
     def _set_state(self, key: Key, state: _State) -> None:
         value, writes = state
         self._set(key, value)
         self._pending.set(key, writes)
+        if writes:
+            self._pending_by_group.add(key[0], key)
+        else:
+            self._pending_by_group.discard(key[0], key)
 
     def _set(self, key: Key, value: CommittedOffset | None) -> None:
         group_id, topic, partition = key

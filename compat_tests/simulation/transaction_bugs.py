@@ -396,7 +396,7 @@ def _groups_are_deleted_under_transactions() -> list[Patch]:
     expire = OffsetRequests.expire
 
     def expired(self: OffsetRequests, now_ms: int) -> Iterator[None]:
-        with mock.patch.object(OffsetStore, "pending_keys", return_value={}):
+        with mock.patch.object(OffsetStore, "pending_of", return_value=()):
             yield from expire(self, now_ms)
 
     return [(OffsetRequests, "expire", expired)]

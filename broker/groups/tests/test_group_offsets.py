@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.coordinator.pending_writes import PendingWrite
 from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, OffsetStore
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.state import GroupState
@@ -304,3 +305,34 @@ def test_store_equals_a_model_that_keeps_every_append(steps: list[tuple[str, int
         everything = {index: each.offset for index, each in store.committed_topics("g").get("t", {}).items()}
         assert everything == {key: value for key, value in committed.items() if value is not None}
         assert bool(store.topics("g")) == any(value is not None for value in latest.values())
+
+
+class _GroupId(str):
+    """Counts how often it is hashed or compared."""
+
+    __slots__ = ()
+    looked_at = 0
+
+    def __hash__(self) -> int:
+        _GroupId.looked_at += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        _GroupId.looked_at += 1
+        return super().__eq__(other)
+
+
+@pytest.mark.parametrize("append", [None, 1])
+def test_a_group_is_asked_about_without_a_look_at_others(append: int | None) -> None:
+    """What others have in open transactions (`append` None), or on its way into the log as well."""
+    store = OffsetStore()
+    position = CommittedOffset(5, -1, "", 0)
+    groups = [_GroupId(number) for number in range(1000)]
+    for producer_id, group in enumerate(groups):
+        store.apply_pending((group, "t", 0), PendingWrite(producer_id, position), append)
+    _GroupId.looked_at = 0
+    assert store.committed_topics("0") == {}
+    assert list(store.pending_of("0")) == [("0", "t", 0)]
+    assert store.is_used_by("0")
+    assert not store.is_used_by("1000")
+    assert _GroupId.looked_at < 20
