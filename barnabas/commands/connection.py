@@ -108,7 +108,8 @@ def kafka() -> ModuleType:
 
 
 def connect(kind: Any, options: Options, properties: Mapping[str, str], **settings: Any) -> Any:
-    """A client of kafka-python, connected to the servers of --bootstrap-server. CommandFailed when none answers.
+    """A client of kafka-python, connected to the servers of --bootstrap-server. CommandFailed when none answers; it has no text
+    where that has been said already, before a wait.
 
     `properties`: the client's, as Kafka names them; `settings`: arguments of kafka-python.
     """
@@ -125,20 +126,19 @@ def connect(kind: Any, options: Options, properties: Mapping[str, str], **settin
     log.propagate = False
     timeout_s = arguments["bootstrap_timeout_ms"] / 1000
     deadline = monotonic() + timeout_s
-    is_first = True
+    said = ""
     try:
         while True:
             left_ms = (deadline - monotonic()) * 1000
             try:
                 return _connected(kind, {**arguments, "bootstrap_timeout_ms": min(_ATTEMPT_MS, left_ms)})
             except errors.KafkaTimeoutError:
-                reason = f": {failures.last}" if failures.last else ""
-                what = f"no connection to {options.value('bootstrap-server')}{reason}"
+                what = f"no connection to {options.value('bootstrap-server')}{failures.reason}"
                 if failures.is_refusal or monotonic() >= deadline:
-                    raise CommandFailed(what) from None
-                if is_first:
+                    raise CommandFailed("" if what == said else what) from None
+                if not said:
                     sys.stderr.write(f"{what}; trying for {timeout_s:g} s\n")
-                is_first = False
+                    said = what
             except errors.KafkaError as error:
                 raise CommandFailed(reason_of(error)) from None
     finally:
@@ -173,6 +173,13 @@ class _Failures(logging.Handler):
         super().__init__(logging.ERROR)
         self.last = ""
         self.is_refusal = False
+
+    @property
+    def reason(self) -> str:
+        """What follows `no connection to HOST:PORT`."""
+        if "ECONNREFUSED" in self.last:
+            return f": {self.last}; start a broker there, or name another with --bootstrap-server"
+        return f": {self.last}" if self.last else ""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = next((each for each in record.args or () if isinstance(each, Exception)), None)
