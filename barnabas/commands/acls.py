@@ -363,7 +363,8 @@ def _confirmed(question: str) -> bool:
 TOOL: Final = Tool(
     "acls",
     "kafka-acls.sh",
-    "List, add and remove ACLs.",
+    "List, add and remove ACLs. They need an authorizer on all nodes: "
+    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer.",
     _OPTIONS,
     _run,
 )
