@@ -153,19 +153,19 @@ class DelayedFetch:
         """Have a thread read from the disk; `then()` continues. For remote storage a fetch waits remote.fetch.max.wait.ms in all
         (KIP-1018), then answers with what there is; the thread reads on, for the next fetch."""
         runtime = self._context.services.runtime
-        timers: list[Timer] = []
+        timer: Timer | None = None
         is_over = False
 
-        def go_on() -> None:
+        def go_on(*_: object) -> None:
+            """The thread has read, or the wait is over, whichever is first."""
             nonlocal is_over
-            if not is_over and not self._context.closed:
-                is_over = True
-                then()
-
-        def done(_result: object, _error: BaseException | None) -> None:
-            for timer in timers:
+            if is_over:
+                return
+            is_over = True
+            if timer is not None:
                 timer.cancel()
-            go_on()
+            if not self._context.closed:
+                then()
 
         cold = self._reader.cold
         self._release()
@@ -175,8 +175,8 @@ class DelayedFetch:
             now = runtime.monotonic()
             if self._remote_until is None:
                 self._remote_until = now + self._context.services.config.remote_fetch_max_wait_ms / 1000
-            timers.append(runtime.call_later(max(0.0, self._remote_until - now), go_on))
-        runtime.run_in_thread(partial(_run_all, cold), done, remote=is_remote)
+            timer = runtime.call_later(max(0.0, self._remote_until - now), go_on)
+        runtime.run_in_thread(partial(_run_all, cold), go_on, remote=is_remote)
 
     def serve_late(self) -> None:
         """Read, for the first time or again, after the follower's position has been recorded; the response leaves through the
