@@ -114,6 +114,23 @@ class InterBrokerClient:
     def close(self) -> None:
         """End the connection: no more callbacks, and its requests get no answer."""
         self._is_open = False
+        self._stop()
+
+    def reconnect(self) -> None:
+        """The broker's registration has changed: connect at once where a delay runs, and again where its address has changed."""
+        is_elsewhere = self._endpoint() not in (None, self._target)
+        if not self._is_open or (self._timer is None and not is_elsewhere):
+            return
+        was_connected = self.is_connected
+        self._stop()
+        self._backoff.reset()
+        self._attempt()
+        if was_connected:
+            log.info("%s: the broker's address has changed", self.client_id)
+            self._lost("the broker's address has changed")
+
+    def _stop(self) -> None:
+        """End whichever there is: the delay, the attempt or the connection."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -124,25 +141,6 @@ class InterBrokerClient:
             if connection is not None:
                 connection.abandon()
         self._authenticating = self._connection = None
-
-    def reconnect(self) -> None:
-        """The broker's registration has changed: connect at once where a delay runs, and again where its address has changed."""
-        is_elsewhere = self._endpoint() not in (None, self._target)
-        if self._timer is not None:
-            self._timer.cancel()
-        elif is_elsewhere and self._connecting is not None:
-            self._connecting.cancel()
-        elif is_elsewhere and self._authenticating is not None:
-            self._authenticating.abandon()
-            self._authenticating = None
-        elif is_elsewhere and self._connection is not None:
-            self._connection.abandon()
-            self._ended(self._connection, "the broker's address has changed", True)
-            return
-        else:
-            return
-        self._backoff.reset()
-        self._attempt()
 
     def send(
         self,

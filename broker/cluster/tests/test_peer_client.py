@@ -300,6 +300,10 @@ def test_a_closed_client_calls_nothing_back() -> None:
     assert not world.answers
     assert not world.lost
     assert world.broker.connections[0].is_lost
+    world.broker = ScriptedBroker(world.runtime)
+    world.client.reconnect()
+    world.runtime.advance(10)
+    assert (world.connected, world.broker.connections) == (1, []), "also where the broker is elsewhere now"
 
 
 def test_a_large_buffer_is_released_after_many_small_answers() -> None:
