@@ -86,6 +86,7 @@ NOT_REMEMBERED: Final = 16 * KNOWN_LINES_MAX  # lines that are not kept after fe
 SIZE_DIGITS_MAX: Final = 10
 _USUAL_SIZES: Final = {b"%d" % size: size for size in range(4096)}  # fewer than any `size_max`
 _FIELDS: Final = re.compile(rb"[^ \t]+").findall
+_TAB: Final = 9  # looked for as numbers, which takes a tenth of the time of byte strings
 _CARRIAGE_RETURN: Final = 13
 _LINE_FEED: Final = 10
 
@@ -220,7 +221,7 @@ class NatsParser:
             is_incomplete = len(held) + len(data) < self._needed
         else:
             data = bytes(data)
-            is_incomplete = b"\n" not in data
+            is_incomplete = _LINE_FEED not in data
             if is_incomplete and len(held) + len(data) > LINE_BYTES_MAX:
                 raise NatsProtocolError(f"a line without end: {shown(bytes(held[:100]))}")
         if is_incomplete:
@@ -234,7 +235,7 @@ class NatsParser:
         """Parses a line that is not known: that of a message, or a control line, which it handles."""
         if len(line) > LINE_BYTES_MAX:
             raise NatsProtocolError(f"a line of {len(line)} bytes: {shown(line[:100])}")
-        if b"\t" in line:
+        if _TAB in line:
             return self._read_any_line(line)
         if line[:4] == b"MSG ":
             fields = line.split(b" ")  # servers write one blank; `_message` takes more

@@ -84,7 +84,7 @@ ROLLUP_NOT_PERMITTED: Final = Refusal(500, 10111, "rollup not permitted")
 
 def expects(header_block: bytes) -> bool:
     """Whether there are headers for `refusal` and `refusal_now` to check. Quick."""
-    return b"\r\nNats-" in header_block and _EXPECTS.search(header_block) is not None
+    return header_block.find(b"\r\nNats-") >= 0 and _EXPECTS.search(header_block) is not None
 
 
 def concern_topic(mode: str, level: int, reply: bytes, header_block: bytes) -> bool:

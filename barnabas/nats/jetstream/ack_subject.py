@@ -19,6 +19,8 @@ IN_PROGRESS: Final = b"+WPI"
 NAK: Final = b"-NAK"
 TERM: Final = b"+TERM"
 
+NUMBERS: Final = 5  # of a delivery
+FIRST_DELIVERY: Final = b"1"  # the first of them: each delivery of a consumer without acknowledgements
 NUMBER_DIGITS_MAX: Final = 20  # of 64 bits
 _SHORT: Final = 9
 _LONG: Final = 11
@@ -46,10 +48,10 @@ def parse_ack_subject(reply: bytes) -> Delivery | None:
     try:
         numbers = [
             int(token)
-            for token in tokens[start + 2 : start + 7]
+            for token in tokens[start + 2 : start + 2 + NUMBERS]
             if token.isdigit() and len(token) <= NUMBER_DIGITS_MAX
         ]
-        if len(numbers) != 5:
+        if len(numbers) != NUMBERS:
             return None
         return Delivery(tokens[start].decode(), tokens[start + 1].decode(), *numbers)
     except ValueError:  # not UTF-8

@@ -7,8 +7,8 @@ refused, and their messages are read again. Pulling is limited by the bytes that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from barnabas.broker.partitions.partition import ACKS_ALL
 from barnabas.nats.binding.subjects import compile_filter
@@ -40,10 +40,13 @@ RECORD_OVERHEAD_BYTES: Final = 61 + 32  # the batch's header, and the most that 
 
 _FOUR_HEADERS: Final = VARINTS[4]
 _COUNT_PLACE: Final = 3  # of the number of headers among a record's parts
-_PARTS_OF_FOUR: Final = 11
+_PARTS_OF_FOUR: Final = 10
+_DIGITS: Final = 19  # of nanoseconds since 1970, until 2286
 _SEQUENCE_PART: Final = sized(SEQUENCE_HEADER)
 _TIMESTAMP_PART: Final = sized(TIMESTAMP_HEADER)
+_TIMESTAMP_START: Final = _TIMESTAMP_PART + VARINTS[_DIGITS]
 
+Message: TypeAlias = "tuple[bytes, bytes, bytes, bytes]"  # subject, reply subject, header block, payload
 ValueOf = Callable[[bytes, bytes], "bytes | None"]
 Appended = Callable[[int, int, int, int], object]  # partition, number of the first record, count, base offset
 Refused = Callable[[int, int, ErrorCode, str], object]  # partition, count of records, error, why
@@ -157,43 +160,64 @@ class StreamAppender:
         value = payload if self._value_of is None else self._value_of(header_block, payload)
         return self._encoder.encode(subject, b"", header_block, value, extra)
 
-    def add_plain(
-        self, subject: bytes, header_block: bytes, payload: bytes, sequence: bytes, timestamp_ns: bytes
-    ) -> bool:
-        """The fast path: adds a message whose subject was seen before and determines key and partition, and that has no
-        special header. False: nothing was done."""
-        route = self._encoder.routes.by_subject.get(subject)
-        if route is None or route.partition < 0 or self._value_of is not None:
-            return False
-        lane = self.lanes.get(route.partition)
-        if lane is None:
-            return not header_block  # a header may name another partition
-        size = len(payload)
-        parts = [
-            route.key_part,
-            VARINTS[size] if size < VARINT_COUNT else varint(size),
-            payload,
-            _FOUR_HEADERS,
-            route.subject_part,
+    def add_plain(self, messages: Sequence[Message], start: int, front: bytes) -> int:
+        """The fast path: adds messages from number `start` on, up to one that is not plain, and returns the number of that one.
+        Plain are those whose reply subject is `front` and four numbers, whose subject was seen before and determines key and
+        partition, and that have no special header."""
+        if self._value_of is not None:
+            return start
+        route_of, lane_of, stream_parts = (
+            self._encoder.routes.by_subject.get,
+            self.lanes.get,
             self._stream_front,
-            VARINTS[len(sequence)],
-            sequence,
-            _TIMESTAMP_PART,
-            VARINTS[len(timestamp_ns)],
-            timestamp_ns,
-        ]
-        if header_block:
-            if self._add_headers(header_block, parts) is not None:
-                return False
-            count = 4 + (len(parts) - _PARTS_OF_FOUR) // 3
-            parts[_COUNT_PLACE] = VARINTS[count] if count < VARINT_COUNT else varint(count)
-        tail = b"".join(parts)
-        if len(tail) > lane.tail_max:
-            return False
-        builder = lane.builder
-        builder.timestamps.append(int(timestamp_ns[:-6]))
-        builder.tails.append(tail)
-        return True
+        )
+        milliseconds, timestamp_ms = b"", 0  # of the message before: most have the same
+        for position in range(start, len(messages)):
+            subject, reply, header_block, payload = messages[position]
+            numbers = reply.rsplit(b".", 4)
+            route = route_of(subject)
+            if numbers[0] != front or route is None or route.partition < 0:
+                return position
+            sequence, timestamp_ns = numbers[1], numbers[3]
+            if not (
+                sequence.isdigit()
+                and timestamp_ns.isdigit()
+                and len(sequence) <= _DIGITS == len(timestamp_ns)
+            ):
+                return position
+            lane = lane_of(route.partition)
+            if lane is None:
+                if header_block:  # a header may name another partition
+                    return position
+                continue
+            size = len(payload)
+            parts = [
+                route.key_part,
+                VARINTS[size] if size < VARINT_COUNT else varint(size),
+                payload,
+                _FOUR_HEADERS,
+                route.subject_part,
+                stream_parts,
+                VARINTS[len(sequence)],
+                sequence,
+                _TIMESTAMP_START,
+                timestamp_ns,
+            ]
+            if header_block:
+                if self._add_headers(header_block, parts) is not None:
+                    return position
+                count = 4 + (len(parts) - _PARTS_OF_FOUR) // 3
+                parts[_COUNT_PLACE] = VARINTS[count] if count < VARINT_COUNT else varint(count)
+            tail = b"".join(parts)
+            if len(tail) > lane.tail_max:
+                return position
+            if timestamp_ns[:-6] != milliseconds:
+                milliseconds = timestamp_ns[:-6]
+                timestamp_ms = int(milliseconds)
+            builder = lane.builder
+            builder.timestamps.append(timestamp_ms)
+            builder.tails.append(tail)
+        return len(messages)
 
     def clear(self) -> None:
         """Drops the gathered records."""

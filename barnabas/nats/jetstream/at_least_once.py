@@ -263,13 +263,10 @@ class AtLeastOnce(StreamConsumer):
 
     def _take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
         run = self._run
-        if run is None:
-            return
-        if not reply.startswith(run.prefix):
-            run.other(subject, reply, header_block, payload)
+        if run is None or not (reply.startswith(run.prefix) or run.accepts(reply, header_block)):
             return
         try:
-            numbers = reply[run.numbers_start :].split(b".")
+            numbers = reply[len(run.prefix) :].split(b".")
             sequence, number, timestamp = int(numbers[1]), int(numbers[2]), numbers[3]
             timestamp_ms = int(timestamp[:-6])
             if not (is_position(numbers[1]) and is_position(timestamp)):

@@ -16,15 +16,16 @@ because it is too large, is not skipped: it goes to the dead letters, or without
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from barnabas.nats.dead_letters import StreamMessage, shown_subject
-from barnabas.nats.jetstream.ack_subject import Delivery, is_position
+from barnabas.nats.jetstream.ack_subject import FIRST_DELIVERY, NUMBERS, Delivery, is_position
 from barnabas.nats.jetstream.api import LIMITS, NANOSECONDS, ConsumerConfig, JetStreamApi, StreamInfo
 from barnabas.nats.jetstream.consumer import Source, StreamConsumer
 from barnabas.nats.jetstream.progress import Progress
-from barnabas.nats.jetstream.pull import PullLimits
+from barnabas.nats.jetstream.pull import PullConsumer, PullLimits
 from barnabas.nats.jetstream.setup import (
     Blocked,
     Consumer,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.dead_letters import DeadLetterTopic
-    from barnabas.nats.jetstream.appender import StreamAppender
+    from barnabas.nats.jetstream.appender import Message, StreamAppender
     from barnabas.nats.jetstream.checkpoint import Checkpoints
     from barnabas.runtime.interface import Runtime, Timer
 
@@ -102,6 +103,7 @@ class ExactlyOnce(StreamConsumer):
         self._failure: _Failure | None = None
         self._sending: StreamMessage | None = None  # the dead letter that is being produced
         self._counted_large = 0  # the last message that was too large
+        self._gathered: list[Message] = []  # since the last `on_read`
 
     # -- roles
 
@@ -197,26 +199,51 @@ class ExactlyOnce(StreamConsumer):
     # -- messages
 
     def _take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
+        if reply:
+            self._gathered.append((subject, reply, header_block, payload))
+        elif self._run is not None:
+            self._run.accepts(reply, header_block)
+
+    def _close_read(self) -> None:
+        if self._gathered:
+            self._add_gathered()
+        super()._close_read()
+
+    def _add_gathered(self) -> None:
+        """Adds the messages of one read, up to one that ends the run."""
+        messages, self._gathered = self._gathered, []
         run = self._run
-        if run is None or self._failure is not None:
+        if run is None:
             return
-        if not reply.startswith(run.prefix):
-            run.other(subject, reply, header_block, payload)
+        position, count = 0, len(messages)
+        while position < count and self._failure is None:
+            end = position
+            if not self._is_behind:
+                end = self._appender.add_plain(messages, position, run.prefix + FIRST_DELIVERY)
+                if end > position:
+                    self._note_taken(messages[position:end])
+            if end < count:
+                self._take_any(run, messages[end])
+                end += 1
+            position = end
+
+    def _note_taken(self, messages: Sequence[Message]) -> None:
+        self._last_reply = messages[-1][1]
+        self._count += len(messages)
+        self._bytes += sum(map(len, chain.from_iterable(messages)))
+
+    def _take_any(self, run: PullConsumer, message: Message) -> None:
+        """Adds any message of the consumer."""
+        subject, reply, header_block, payload = message
+        if not (reply.startswith(run.prefix) or run.accepts(reply, header_block)):
             return
-        try:
-            numbers = reply[run.numbers_start :].split(b".")
-            if not (is_position(numbers[1]) and is_position(numbers[3])):
-                raise ValueError
-            if self._is_behind or not self._appender.add_plain(
-                subject, header_block, payload, numbers[1], numbers[3]
-            ):
-                self._add(subject, header_block, payload, numbers[1], numbers[3])
-        except (ValueError, IndexError):
+        numbers = reply[len(run.prefix) :].split(b".")
+        if len(numbers) < NUMBERS or not (is_position(numbers[1]) and is_position(numbers[3])):
             self._failure = _Failure(f"a message came with a malformed reply subject: {reply[:200]!r}")
+            return
+        self._add(subject, header_block, payload, numbers[1], numbers[3])
         if self._failure is None:
-            self._last_reply = reply
-            self._count += 1
-            self._bytes += len(subject) + len(reply) + len(header_block) + len(payload)
+            self._note_taken((message,))
 
     def _add(
         self, subject: bytes, header_block: bytes, payload: bytes, number: bytes, timestamp: bytes
@@ -249,7 +276,7 @@ class ExactlyOnce(StreamConsumer):
             letter = StreamMessage(subject, header_block, payload, self._stream, sequence, timestamp, why)
             self._failure = _Failure(why, is_blocked=True, letter=letter)
         else:
-            lane.builder.add_at(tail, int(timestamp[:-6]))
+            lane.builder.add_at(tail, int(timestamp) // 1_000_000)
 
     def on_read(self) -> None:
         self._close_read()

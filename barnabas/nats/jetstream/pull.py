@@ -232,18 +232,15 @@ class Puller:
 class PullConsumer:
     """One consumer that is pulled from: its inbox, its pulls, and the prefix of its reply subjects.
 
-    Messages go to `take` directly. It compares their reply subjects with `prefix`, which is the same for all messages of the
-    consumer, and passes everything else to `other`: the first message, which sets the prefix, and statuses of pulls. The five
-    numbers of a reply subject begin at `numbers_start`.
+    Messages and statuses of pulls go to `take` directly. The reply subjects of all messages begin with `prefix`, and five numbers
+    follow it. The first message sets the prefix: `take` asks `accepts` about whatever does not begin with it.
     """
 
     __slots__ = (
         "_consumer",
         "_stream",
         "_subscription",
-        "_take",
         "_unexpected",
-        "numbers_start",
         "prefix",
         "puller",
     )
@@ -262,30 +259,27 @@ class PullConsumer:
     ) -> None:
         """`puller.refill` sends the first pulls. `failed(why)`: the consumer delivers no more messages."""
         self.prefix = _NO_PREFIX
-        self.numbers_start = 0
         self._stream = stream
         self._consumer = consumer
         self._unexpected = RepeatedWarnings(runtime, log)
-        self._take = take
         inbox = client.new_inbox()
         self._subscription = client.subscribe(inbox.decode(), take)
         subject = api.next_subject(stream, consumer)
         self.puller = Puller(runtime, client, subject, inbox, budget_bytes, limits, failed)
 
-    def other(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
-        """Takes the first message, or a status."""
+    def accepts(self, reply: bytes, header_block: bytes) -> bool:
+        """Whether something without the prefix is the consumer's first message. Takes it if it is a status."""
         if not reply:
             self.puller.status(header_block)
-            return
+            return False
         delivery = parse_ack_subject(reply)
         if delivery is None or delivery.stream != self._stream or delivery.consumer != self._consumer:
             name = f"stream {self._stream}, consumer {self._consumer}"
             line = f"{name}: a message that is not the consumer's came: {reply[:200]!r}"
             self._unexpected.warn(name, "message", line)
-            return
-        self.numbers_start = numbers_start(reply)
-        self.prefix = reply[: self.numbers_start]
-        self._take(subject, reply, header_block, payload)
+            return False
+        self.prefix = reply[: numbers_start(reply)]
+        return True
 
     def stop(self) -> None:
         """Ends the subscription. No callback is called after that."""

@@ -28,6 +28,7 @@ SUBJECT, REPLY, HEADER_BLOCK, PAYLOAD = range(4)
 # What a JSON decoder may raise; RecursionError for deep nesting.
 _NO_JSON: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _QUOTE: Final = ord('"')
+_BACKSLASH: Final = ord("\\")
 _OTHERS_EXPECTED: Final = 1000
 
 
@@ -150,7 +151,7 @@ def _json_member(name: str) -> KeyOfPart:
 
 def _scalar(text: bytes) -> bytes | None:
     if text[0] == _QUOTE:
-        return text[1:-1] if b"\\" not in text else _unescaped(text)
+        return text[1:-1] if _BACKSLASH not in text else _unescaped(text)
     return None if text[0] in b"{[" or text == b"null" else text
 
 
