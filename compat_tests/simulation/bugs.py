@@ -365,7 +365,7 @@ FOUND_BY = {
     "removes-what-is-not-tiered": 19,
     "stale-leaders-write-manifests": 419,
     "orphans-by-age-alone": 8,
-    "hedged-replicas-stay-electable": 4,
+    "hedged-replicas-stay-electable": 2,
     "hedges-below-min-isr": 2,
     "unclean-member-stays": 5,
     "without-h1": 162,
