@@ -133,6 +133,38 @@ def jetstream(partitions: int, headers: bool, delivery: str, system: System, sca
     return measures
 
 
+def stream_read(headers: bool, system: System, scale: float) -> Measures:
+    """Messages already in a stream, read by nats_reader.py: what is left when nothing is done with them."""
+    count, prefix = _count(scale), new_prefix()
+    with system.stream(prefix) as name:
+        with (
+            StreamEnd(system.server, name) as stored,
+            Publisher(system.server, prefix, count, headers=headers) as publisher,
+        ):
+            publisher.run(stored)
+        command = [
+            sys.executable,
+            "-m",
+            "compat_tests.bench.nats_reader",
+            "127.0.0.1",
+            str(system.server.port),
+        ]
+        with subprocess.Popen(
+            [*command, name, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as reader:
+            assert reader.stdin is not None
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == b"ready\n"
+            meter = Meter({SERVER: system.server.pid, SCRIPT: reader.pid})
+            reader.stdin.write(b"go\n")
+            reader.stdin.flush()
+            found = int(reader.stdout.readline())
+            measures = meter.per_message(count)
+            assert found == count, f"{found} messages instead of {count}"
+            reader.stdin.close()
+    return measures
+
+
 def core_latency(system: System, scale: float) -> Measures:
     """From publishing to the answer to Kafka-Ack: all, one message at a time."""
     prefix = new_prefix()
@@ -179,6 +211,8 @@ def rates() -> dict[str, Load]:
                 jetstream, partitions, headers, "exactly-once"
             )
     loads["from a stream, at least once, 1 partition"] = partial(jetstream, 1, False, "at-least-once")
+    loads["from a stream, only read"] = partial(stream_read, False)
+    loads["from a stream, only read, 2 headers"] = partial(stream_read, True)
     loads["JetStream itself"] = partial(stream, False, acks=False)
     loads["JetStream itself, 2 headers"] = partial(stream, True, acks=False)
     loads["JetStream itself, all acknowledged"] = partial(stream, False, acks=True)
