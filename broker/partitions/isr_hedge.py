@@ -85,13 +85,17 @@ class _Queue:
         self._hedge_s = max(hedge_ms, HEDGE_MS_MIN) / 1000
         self._step_s = self._hedge_s / LOOKS_PER_HEDGE
         self._waits: deque[_Wait] = deque()
+        self._will_look = (
+            False  # a timer is set, or this look sets one; leaders are added from within a look, too
+        )
         self._reads_first = False  # whether this look hedges none, as the loop was held up itself
 
     def add(self, leader: HedgedLeader) -> None:
         now = self._runtime.monotonic()
         leader.wait = wait = _Wait(leader, now, now + self._step_s)
         self._waits.append(wait)
-        if len(self._waits) == 1:
+        if not self._will_look:
+            self._will_look = True
             self._runtime.call_later(self._step_s, self._look)
 
     def _look(self) -> None:
@@ -115,6 +119,8 @@ class _Queue:
                 waits.append(wait)
         if waits:
             self._runtime.call_later(max(waits[0].due - now, 0.0), self._look)
+        else:
+            self._will_look = False
 
     def _look_at(self, wait: _Wait, now: float) -> None:
         leader = wait.leader

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.partitions.isr_hedge import LOOKS_PER_HEDGE
+from barnabas.broker.partitions.isr_hedge import LOOKS_PER_HEDGE, IsrHedge
 from barnabas.broker.partitions.leadership import PartitionLeadership
 from barnabas.broker.partitions.replica import REST_S_MAX, REST_S_MIN, STEADY_RESTS, RemoteReplica
 from barnabas.broker.tests.leader import Follower, Leader, batch
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.metadata_records import ConfigRecord
+from compat_tests.virtual.runtime import VirtualRuntime
 
 HEDGE_S = 0.01
 LONG_S = 1000.0  # of a produce request's timeout
@@ -134,6 +135,44 @@ def test_it_can_be_switched_on_and_off_while_acknowledgements_wait() -> None:
         leader.runtime.advance(0.1)
     assert call.done
     assert leader.state.isr == [1, 2]
+
+
+class Impatient:
+    """A leader with the next acknowledgement to wait for as soon as a replica is hedged out."""
+
+    hedge_ms = 100
+
+    def __init__(self, hedge: IsrHedge) -> None:
+        self.wait: object | None = None
+        self.looks = 0
+        self.is_waiting = True
+        self._hedge = hedge
+
+    @property
+    def awaited_high_watermark(self) -> int:
+        self.looks += 1
+        return 7 if self.is_waiting else -1
+
+    def hedge(self) -> None:
+        self._hedge.watch(self)
+
+
+def test_one_that_waits_again_at_once_is_looked_at_as_often_as_others() -> None:
+    runtime = VirtualRuntime()
+    hedge = IsrHedge(runtime)
+    leader = Impatient(hedge)
+    hedge.watch(leader)
+    runtime.advance(1)
+    assert leader.looks <= 2 * LOOKS_PER_HEDGE * 10, "twice in each look that hedges"
+    leader.is_waiting = False
+    runtime.advance(1)
+    seen = leader.looks
+    runtime.advance(1)
+    assert leader.looks == seen
+    leader.is_waiting = True
+    hedge.watch(leader)
+    runtime.advance(0.2)
+    assert leader.looks > seen + 2, "it is looked at again"
 
 
 def test_another_hedge_time_holds_from_the_next_acknowledgement_on() -> None:
