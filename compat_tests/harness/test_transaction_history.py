@@ -331,3 +331,14 @@ def test_a_broken_rule_is_found(rule: int, breaks: Callable[[World], None]) -> N
     with pytest.raises(TransactionViolation) as found:
         world.check()
     assert found.value.rule == rule, found.value
+
+
+def test_ids_of_producers_have_no_order() -> None:
+    """An identity with another id, given out when the epochs are used up, is the later one if it was asked for later."""
+    world = _world()
+    world.history.initializations.insert(0, Initialization("q", "t", (8, 0), -0.05, 0.05))  # as p asked
+    world.check()
+    world.history.initializations.append(Initialization("q", "t", (9, 0), 1.1, 1.2))
+    with pytest.raises(TransactionViolation) as found:
+        world.check()
+    assert found.value.rule == 6, found.value

@@ -625,4 +625,6 @@ def _is_newer(other: Initialization, each: Transaction, initializations: Sequenc
     mine = [one for one in initializations if one.holder == each.holder and one.identity == each.identity]
     if mine and mine[0].asked_at > other.answered_at:
         return False
+    if mine and other.identity[0] != each.identity[0] and mine[0].answered_at > other.asked_at:
+        return False  # both were asked for at the same time, and ids of producers have no order
     return _follows(other.identity, each.identity) and other.identity != each.identity

@@ -239,8 +239,17 @@ class Simulation:
         self.client_runtime.call_later(1.0, node.start_again)
 
     def is_whole(self) -> bool:
-        """Whether every broker is in service and all replicas but for observers are in sync, by the committed metadata, which may still
-        list processes that have ended."""
+        """Whether the cluster is in service and all replicas but for observers are in sync."""
+        return self.is_in_service() and all(
+            set(state.replicas).difference(state.isr) <= observers_of(image.topic_configs(topic.name))
+            for image in (node.services.controller.image for node in self.nodes)
+            for topic in image.topics.values()
+            for state in topic.partitions.values()
+        )
+
+    def is_in_service(self) -> bool:
+        """Whether every broker is in service and every partition has a leader, by the committed metadata, which may still list processes
+        that have ended. Replicas that were hedged out may be missing, as long as clients go on."""
         if not all(node.is_ready for node in self.nodes):
             return False
         services = [node.services for node in self.nodes]
@@ -254,10 +263,7 @@ class Simulation:
                 for each in image.brokers.values()
             )
             and all(
-                state.leader >= 0
-                and set(state.replicas).difference(state.isr) <= observers_of(image.topic_configs(topic.name))
-                for topic in image.topics.values()
-                for state in topic.partitions.values()
+                state.leader >= 0 for topic in image.topics.values() for state in topic.partitions.values()
             )
             for image in images
         )

@@ -207,7 +207,7 @@ class TransactionSimulation(Simulation):
             self._start_clients()
             self._let_faults_happen()
             self.faults.heal()
-            self._run_until(HEALS_WITHIN_S, self.is_whole, "the cluster does not heal")
+            self._run_until(HEALS_WITHIN_S, self.is_in_service, "the cluster does not heal")
             self._step(3.0)
             self.going_on = False
             self._run_until(
@@ -215,7 +215,9 @@ class TransactionSimulation(Simulation):
             )
             finish = Task(self.client_runtime, self._finish())
             self._run_until(ENDS_WITHIN_S, lambda: finish.is_done, "transactions do not end")
-            self._run_until(HEALS_WITHIN_S, self.is_replicated, "followers do not catch up")
+            self._run_until(
+                HEALS_WITHIN_S, lambda: self.is_replicated() and self.is_whole(), "followers do not catch up"
+            )
             self._check()
 
     async def _create(self, admin: Admin) -> None:
