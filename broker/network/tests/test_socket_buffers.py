@@ -1,4 +1,4 @@
-"""The sizes of sockets' buffers: those that are set, or the system's."""
+"""The sizes of sockets' buffers: those that are set, or ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.network.listeners import Listeners
+from barnabas.broker.network.listeners import SEND_BUFFER_BYTES, SYSTEM_BUFFER, Listeners
 
 
 class Recorded(Exception):
@@ -22,10 +22,10 @@ class RecordingRuntime:
 @pytest.mark.parametrize(
     ("properties", "sizes"),
     [
-        ({}, (-1, -1)),
-        ({"socket.send.buffer.bytes": "20000"}, (20_000, -1)),
+        ({}, (SEND_BUFFER_BYTES, SYSTEM_BUFFER)),
+        ({"socket.send.buffer.bytes": "20000"}, (20_000, SYSTEM_BUFFER)),
         ({"socket.send.buffer.bytes": "102400", "socket.receive.buffer.bytes": "10000"}, (102_400, 10_000)),
-        ({"socket.send.buffer.bytes": "-1"}, (-1, -1)),
+        ({"socket.send.buffer.bytes": "-1"}, (-1, SYSTEM_BUFFER)),
     ],
 )
 def test_sizes_count_where_they_are_set(properties: dict[str, str], sizes: tuple[int, int]) -> None:
