@@ -12,7 +12,8 @@ JARS := .cache/kafka-4.3.1/.fetched
 KAFKA_PYTHON := .cache/.kafka-python
 PYTEST := $(BIN)/python -m pytest
 # Tests with clients and clusters wait for half of their time: five workers keep two cores busy (compat_tests/harness/workers.py).
-# Those of `make unit` compute; a worker takes what is near in its files, and what another has left at the end.
+# Those of `make unit` compute. A worker gets tests that follow each other, which share what their file has read; one that is done takes
+# over tests of the other.
 WORKERS ?= -n 5 --no-loadscope-reorder
 UNIT_WORKERS ?= -n 2 --dist worksteal
 # Files of unit tests are in memory, where a file system there has 4 GB left: a third of the time went into syncs and removing them.

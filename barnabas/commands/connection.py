@@ -108,8 +108,7 @@ def kafka() -> ModuleType:
 
 
 def connect(kind: Any, options: Options, properties: Mapping[str, str], **settings: Any) -> Any:
-    """A client of kafka-python, connected to the servers of --bootstrap-server. CommandFailed when none answers; it has no text
-    where that has been said already, before a wait.
+    """A client of kafka-python, connected to the servers of --bootstrap-server. CommandFailed when none answers.
 
     `properties`: the client's, as Kafka names them; `settings`: arguments of kafka-python.
     """
@@ -135,7 +134,7 @@ def connect(kind: Any, options: Options, properties: Mapping[str, str], **settin
             except errors.KafkaTimeoutError:
                 what = f"no connection to {options.value('bootstrap-server')}{failures.reason}"
                 if failures.is_refusal or monotonic() >= deadline:
-                    raise CommandFailed("" if what == said else what) from None
+                    raise CommandFailed(f"gave up after {timeout_s:g} s" if what == said else what) from None
                 if not said:
                     sys.stderr.write(f"{what}; trying for {timeout_s:g} s\n")
                     said = what

@@ -146,7 +146,8 @@ class OffsetStore:
                 yield group_id, partition, position
 
     def pending_of(self, group_id: str) -> Collection[Key]:
-        """The group's positions that open transactions have written, with those of pending appends."""
+        """The group's positions that open transactions have written, with those of pending appends. Not to be changed, and valid
+        until the next change."""
         return self._pending_by_group.of(group_id)
 
     def pending_keys(self) -> Iterator[Key]:

@@ -85,9 +85,8 @@ class _Queue:
         self._hedge_s = max(hedge_ms, HEDGE_MS_MIN) / 1000
         self._step_s = self._hedge_s / LOOKS_PER_HEDGE
         self._waits: deque[_Wait] = deque()
-        self._will_look = (
-            False  # a timer is set, or this look sets one; leaders are added from within a look, too
-        )
+        # A timer is set, or the look that goes on sets one; leaders are added from within a look, too.
+        self._will_look = False
         self._reads_first = False  # whether this look hedges none, as the loop was held up itself
 
     def add(self, leader: HedgedLeader) -> None:

@@ -134,7 +134,7 @@ def jetstream(partitions: int, headers: bool, delivery: str, system: System, sca
 
 
 def stream_read(headers: bool, system: System, scale: float) -> Measures:
-    """Messages already in a stream, read by nats_reader.py: what is left when nothing is done with them."""
+    """Messages already in a stream, read by nats_reader.py: the cost of delivery alone."""
     count, prefix = _count(scale), new_prefix()
     with system.stream(prefix) as name:
         with (

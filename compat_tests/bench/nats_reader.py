@@ -43,10 +43,8 @@ def main() -> None:
 def read(connection: socket.socket, stream: str, count: int) -> int:
     """Pull until `count` messages have come; how many have."""
     buffer = bytearray(_RECEIVED_BYTES + len(_REPLY) - 1)
-    arrived = kept = (
-        0  # messages; bytes at the buffer's beginning, which may be the beginning of a reply subject
-    )
-    asked = 0
+    kept = 0  # bytes at the buffer's beginning, which may be the beginning of a reply subject
+    arrived = asked = 0  # messages
     while arrived < count:
         while asked - arrived <= (_PULLS - 1) * _PULL_MESSAGES:
             pull = {"batch": _PULL_MESSAGES, "expires": 30_000_000_000, "idle_heartbeat": 5_000_000_000}

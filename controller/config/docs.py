@@ -217,9 +217,9 @@ share.coordinator.state.topic.replication.factor|Replicas of the topic of share 
 share.coordinator.state.topic.segment.bytes|Segment size of the topic of share groups' state.
 share.coordinator.write.timeout.ms|How long a write of share groups' state waits for its replicas, in ms.
 socket.listen.backlog.size|Connections the kernel holds until the broker accepts them.
-socket.receive.buffer.bytes|The receive buffer of the broker's sockets; -1 is the system's.
+socket.receive.buffer.bytes|The receive buffer of the broker's sockets; -1 is the system's. Where it is not set, it is the system's.
 socket.request.max.bytes|The largest request that is read, in bytes.
-socket.send.buffer.bytes|The send buffer of the broker's sockets; -1 is the system's.
+socket.send.buffer.bytes|The send buffer of the broker's sockets; -1 is the system's. Where it is not set, it is 200000.
 ssl.allow.dn.changes|Whether a new certificate of the server may name another subject.
 ssl.allow.san.changes|Whether a new certificate of the server may lack names that the old one has.
 ssl.cipher.suites|TLS cipher suites, by IANA's names; empty: all that are safe.

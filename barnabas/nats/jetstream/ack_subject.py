@@ -20,7 +20,7 @@ NAK: Final = b"-NAK"
 TERM: Final = b"+TERM"
 
 NUMBERS: Final = 5  # of a delivery
-FIRST_DELIVERY: Final = b"1"  # the first of them: each delivery of a consumer without acknowledgements
+FIRST_DELIVERY: Final = b"1"  # the first number, of a message that was not delivered before
 NUMBER_DIGITS_MAX: Final = 20  # of 64 bits
 _SHORT: Final = 9
 _LONG: Final = 11

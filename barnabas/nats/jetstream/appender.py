@@ -41,7 +41,7 @@ RECORD_OVERHEAD_BYTES: Final = 61 + 32  # the batch's header, and the most that 
 _FOUR_HEADERS: Final = VARINTS[4]
 _COUNT_PLACE: Final = 3  # of the number of headers among a record's parts
 _PARTS_OF_FOUR: Final = 10
-_DIGITS: Final = 19  # of nanoseconds since 1970, until 2286
+_DIGITS: Final = 19  # of nanoseconds since 1970, from 2001 until 2286; a sequence has no more
 _SEQUENCE_PART: Final = sized(SEQUENCE_HEADER)
 _TIMESTAMP_PART: Final = sized(TIMESTAMP_HEADER)
 _TIMESTAMP_START: Final = _TIMESTAMP_PART + VARINTS[_DIGITS]
@@ -91,7 +91,8 @@ class StreamAppender:
         key_of: KeyFunction | None = None,
         value_of: ValueOf | None = None,
     ) -> None:
-        """`key_of` replaces the binding's key; `value_of(header_block, payload)` replaces the payload, None is null."""
+        """`key_of` replaces the binding's key; `value_of(header_block, payload)` replaces the payload, None is null.
+        `takes_plain`: messages can be plain (`add_plain`)."""
         self.stats = CarrierStats()
         self.lanes: dict[int, Lane] = {}
         self.partition_count = partition_count()
@@ -101,6 +102,7 @@ class StreamAppender:
         self._key_of = key_of
         self._value_of = value_of
         self._in_flight_bytes = 0
+        self.takes_plain = value_of is None and (key_of or compile_key(binding.key)).of_subject_only
         self._encoder = self._make_encoder()
         self._add_headers = make_header_adder(lambda name: name in (HOPS_HEADER, PARTITION_HEADER))
         self._stream_parts: tuple[bytes, ...] = ()
@@ -162,10 +164,8 @@ class StreamAppender:
 
     def add_plain(self, messages: Sequence[Message], start: int, front: bytes) -> int:
         """The fast path: adds messages from number `start` on, up to one that is not plain, and returns the number of that one.
-        Plain are those whose reply subject is `front` and four numbers, whose subject was seen before and determines key and
-        partition, and that have no special header."""
-        if self._value_of is not None:
-            return start
+        Plain are those whose reply subject is `front` and four numbers, and no more, whose subject was seen before and determines
+        key and partition, and that have no special header. Only where `takes_plain`."""
         route_of, lane_of, stream_parts = (
             self._encoder.routes.by_subject.get,
             self.lanes.get,

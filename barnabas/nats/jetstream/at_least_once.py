@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.dead_letters import StreamMessage
-from barnabas.nats.jetstream.ack_subject import Delivery, is_position
+from barnabas.nats.jetstream.ack_subject import FIRST_DELIVERY, Delivery, is_position
 from barnabas.nats.jetstream.api import NANOSECONDS
 from barnabas.nats.jetstream.appender import RECORD_OVERHEAD_BYTES, batch_bytes_max
 from barnabas.nats.jetstream.consumer import Source, StreamConsumer
@@ -278,7 +278,7 @@ class AtLeastOnce(StreamConsumer):
         self._count += 1
         self._bytes += len(subject) + len(reply) + len(header_block) + len(payload)
         self._last_reply = reply
-        if numbers[0] != b"1":
+        if numbers[0] != FIRST_DELIVERY:
             self.stats.redelivered += 1
         if self._next_delivery:
             if number != self._next_delivery:
@@ -307,7 +307,7 @@ class AtLeastOnce(StreamConsumer):
                 return
             if len(tail) > self._tail_max:
                 why = f"its record would take {len(tail)} bytes, more than max.message.bytes of the topic"
-                self.stats.too_large += numbers[0] == b"1"  # at its first delivery
+                self.stats.too_large += numbers[0] == FIRST_DELIVERY  # at its first delivery
         if why or self._attempts.is_last(sequence):
             letter = StreamMessage(subject, header_block, payload, self._stream, sequence, timestamp, why)
             self._attempts.refuse(letter, delivered)

@@ -16,7 +16,7 @@ because it is too large, is not skipped: it goes to the dead letters, or without
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -202,39 +202,42 @@ class ExactlyOnce(StreamConsumer):
         if reply:
             self._gathered.append((subject, reply, header_block, payload))
         elif self._run is not None:
-            self._run.accepts(reply, header_block)
+            self._run.puller.status(header_block)
 
     def _close_read(self) -> None:
-        if self._gathered:
-            self._add_gathered()
+        self._add_gathered()
         super()._close_read()
 
     def _add_gathered(self) -> None:
-        """Adds the messages of one read, up to one that ends the run."""
+        """Adds the messages of one read, up to one that can't be taken."""
         messages, self._gathered = self._gathered, []
         run = self._run
-        if run is None:
+        if run is None or not messages:
             return
+        try:
+            self._add_messages(run, messages)
+        except Exception as error:
+            log.exception("%s: a message can't be read", self._name)
+            self._failure = _Failure(repr(error))
+
+    def _add_messages(self, run: PullConsumer, messages: list[Message]) -> None:
+        takes_plain = self._appender.takes_plain and not self._is_behind
         position, count = 0, len(messages)
         while position < count and self._failure is None:
-            end = position
-            if not self._is_behind:
+            if takes_plain:
                 end = self._appender.add_plain(messages, position, run.prefix + FIRST_DELIVERY)
                 if end > position:
-                    self._note_taken(messages[position:end])
-            if end < count:
-                self._take_any(run, messages[end])
-                end += 1
-            position = end
+                    self._last_reply = messages[end - 1][1]
+                    self._count += end - position
+                    self._bytes += sum(map(len, chain.from_iterable(messages[position:end])))
+                    position = end
+                    continue
+            self._take_any(run, *messages[position])
+            position += 1
 
-    def _note_taken(self, messages: Sequence[Message]) -> None:
-        self._last_reply = messages[-1][1]
-        self._count += len(messages)
-        self._bytes += sum(map(len, chain.from_iterable(messages)))
-
-    def _take_any(self, run: PullConsumer, message: Message) -> None:
-        """Adds any message of the consumer."""
-        subject, reply, header_block, payload = message
+    def _take_any(
+        self, run: PullConsumer, subject: bytes, reply: bytes, header_block: bytes, payload: bytes
+    ) -> None:
         if not (reply.startswith(run.prefix) or run.accepts(reply, header_block)):
             return
         numbers = reply[len(run.prefix) :].split(b".")
@@ -243,7 +246,9 @@ class ExactlyOnce(StreamConsumer):
             return
         self._add(subject, header_block, payload, numbers[1], numbers[3])
         if self._failure is None:
-            self._note_taken((message,))
+            self._last_reply = reply
+            self._count += 1
+            self._bytes += len(subject) + len(reply) + len(header_block) + len(payload)
 
     def _add(
         self, subject: bytes, header_block: bytes, payload: bytes, number: bytes, timestamp: bytes
@@ -333,6 +338,7 @@ class ExactlyOnce(StreamConsumer):
             self._backoff.reset()
 
     def _pull_failed(self, why: str) -> None:
+        self._add_gathered()  # they came before
         self._failure = self._failure or _Failure(why)
         self._runtime.call_soon(self.on_read)
 

@@ -28,7 +28,7 @@ SUBJECT, REPLY, HEADER_BLOCK, PAYLOAD = range(4)
 # What a JSON decoder may raise; RecursionError for deep nesting.
 _NO_JSON: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _QUOTE: Final = ord('"')
-_BACKSLASH: Final = ord("\\")
+_BACKSLASH: Final = ord("\\")  # `in` is ten times as fast with a number
 _OTHERS_EXPECTED: Final = 1000
 
 

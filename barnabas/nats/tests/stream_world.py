@@ -78,6 +78,19 @@ class Partitions:
         assert found is not None
         return found
 
+    def records(self, index: int = 0) -> list[Record]:
+        log = self.partition(index).log
+        found: list[Record] = []
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            (region,) = log.read(offset, 1 << 20).regions
+            data = region.read()
+            header_end = 12 + int.from_bytes(data[8:12], "big")
+            batch = list(iterate_records(data[:header_end], 1 << 20))
+            found += batch
+            offset = batch[-1].offset + 1
+        return found
+
 
 class StreamWorld:
     """`replicas` as the metadata has them; broker 1 leads, and others do not exist."""
@@ -145,17 +158,7 @@ class StreamWorld:
         self.run(stays_async(check, seconds))
 
     def records(self, index: int) -> list[Record]:
-        log = self.world.partition(index).log
-        found: list[Record] = []
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            (region,) = log.read(offset, 1 << 20).regions
-            data = region.read()
-            header_end = 12 + int.from_bytes(data[8:12], "big")
-            batch = list(iterate_records(data[:header_end], 1 << 20))
-            found += batch
-            offset = batch[-1].offset + 1
-        return found
+        return self.world.records(index)
 
     def count(self) -> int:
         return sum(self.world.partition(index).log.log_end_offset for index in range(self.world.count))
