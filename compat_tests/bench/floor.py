@@ -19,7 +19,6 @@ import tempfile
 from collections import deque
 from typing import Final
 
-from barnabas.broker.network.listeners import SEND_BUFFER_BYTES
 from compat_tests.bench.prepared import CLIENT_ID, compact, fetch, unsigned_varint
 
 _PRODUCE, _FETCH = 0, 1
@@ -306,7 +305,6 @@ def _serve(followers: int) -> None:
             if number == listener.fileno():
                 connection, _ = listener.accept()
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                 clients[connection.fileno()] = _Client(connection, log)
                 poll.register(connection, select.EPOLLIN)
             elif not _receive(clients[number]):
