@@ -41,8 +41,7 @@ def run(parsed: Namespace) -> int:
         for line in _ACTIONS[parsed.action](store, parsed):
             print(line, flush=True)  # noqa: T201 - the terminal is the interface here
     except (ConfigError, CommandFailed, ServerError, CorruptManifest, CorruptDescription, OSError) as error:
-        if text := str(error):  # none where it has been said already
-            print(f"barnabas tier: {text}", file=sys.stderr)  # noqa: T201
+        print(f"barnabas tier: {error}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
 

@@ -303,7 +303,7 @@ def test_a_closed_client_calls_nothing_back() -> None:
     world.broker = ScriptedBroker(world.runtime)
     world.client.reconnect()
     world.runtime.advance(10)
-    assert (world.connected, world.broker.connections) == (1, []), "also where the broker is elsewhere now"
+    assert (world.connected, world.broker.connections) == (1, []), "nor connects to the broker's new address"
 
 
 def test_a_large_buffer_is_released_after_many_small_answers() -> None:
