@@ -3,7 +3,8 @@
 The file is written without fsync when an epoch begins, or soon after: a broker that becomes the leader of a thousand
 partitions at once serves them first. It is synced with the batches (flusher.py). What lies beyond the
 recovery point is found again, because every batch carries its epoch; an epoch that has no batch yet may be lost. Of a tiered
-log the batches are not here any more, so each version of its file is synced.
+log the batches are not here any more, so each version of its file is synced; and when the log's start grows the file keeps what
+lies below, since a kill may come before the new start is in its own checkpoint.
 """
 
 from __future__ import annotations
@@ -22,12 +23,21 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochCache:
     """Ascending (epoch, start offset) pairs."""
 
-    __slots__ = ("_directory", "_epochs", "_starts", "latest_epoch", "must_last", "unsaved")
+    __slots__ = (
+        "_directory",
+        "_epochs",
+        "_hidden_below",
+        "_starts",
+        "latest_epoch",
+        "must_last",
+        "unsaved",
+    )
 
     def __init__(self, directory: PartitionDirectory) -> None:
         self._directory = directory
         self._epochs: list[int] = []
         self._starts: list[int] = []
+        self._hidden_below = 0  # the file has what lies below this offset, and nobody else sees it
         self.latest_epoch = UNDEFINED_EPOCH  # read by every append
         self.must_last = False  # what lies below the first segment could not be found again
         self.unsaved = False  # whether the file lacks what `assign_unsaved` has taken
@@ -51,7 +61,14 @@ class LeaderEpochCache:
 
     @property
     def entries(self) -> list[tuple[int, int]]:
-        return list(zip(self._epochs, self._starts, strict=True))
+        first = self._first
+        starts = (max(start, self._hidden_below) for start in self._starts[first:])
+        return list(zip(self._epochs[first:], starts, strict=True))
+
+    @property
+    def _first(self) -> int:
+        """Index of the first epoch that is not hidden."""
+        return max(0, bisect_right(self._starts, self._hidden_below) - 1)
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """`epoch` begins at `start_offset`; nothing happens when it is not newer than the latest."""
@@ -89,15 +106,21 @@ class LeaderEpochCache:
         higher = bisect_right(self._epochs, epoch)
         if higher == len(self._epochs):
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
-        return (self._epochs[higher - 1] if higher else epoch), self._starts[higher]
+        first = self._first
+        if higher <= first:  # older than all that are known
+            return epoch, max(self._starts[first], self._hidden_below)
+        return self._epochs[higher - 1], self._starts[higher]
 
     def epoch_for_offset(self, offset: int) -> int:
         """The epoch that `offset` was written in; -1 when unknown."""
+        if offset < self._hidden_below:
+            return UNDEFINED_EPOCH
         index = bisect_right(self._starts, offset)
         return self._epochs[index - 1] if index else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the epochs that begin at or beyond `end_offset`."""
+        self._hidden_below = min(self._hidden_below, end_offset)
         if self._starts and self._starts[-1] >= end_offset >= 0:
             while self._starts and self._starts[-1] >= end_offset:
                 self._starts.pop()
@@ -113,6 +136,10 @@ class LeaderEpochCache:
             self._starts[0] = start_offset
             self.save()
 
+    def hide_below(self, start_offset: int) -> None:
+        """As `truncate_from_start` for all who ask; the file keeps what lies below until the next start of the broker."""
+        self._hidden_below = start_offset
+
     def replace(self, entries: Iterable[tuple[int, int]], start_offset: int) -> None:
         """Hold these instead, from `start_offset` on, and save them. OSError."""
         self.clear()
@@ -122,10 +149,11 @@ class LeaderEpochCache:
 
     def clear(self) -> None:
         self._epochs, self._starts = [], []
+        self._hidden_below = 0
         self.latest_epoch = UNDEFINED_EPOCH
 
     def save(self, *, sync: bool = False) -> None:
-        content = format_checkpoint(self.entries)
+        content = format_checkpoint(zip(self._epochs, self._starts, strict=True))
         self._directory.disk.write_file(self._path, content, sync=sync or self.must_last)
         self.unsaved = False
 

@@ -628,9 +628,9 @@ class Log:
             if offset == self.log_end_offset and self.segments.active.size:
                 self._writer.roll()
             self.log_start_offset = offset
-            if (
-                not self.epochs.must_last
-            ):  # else when the start that its checkpoint has is known: a kill may come before that is written
+            if self.epochs.must_last:
+                self.epochs.hide_below(offset)
+            else:
                 self.epochs.truncate_from_start(offset)
             self.flusher.names_changed()
             self.remove_segments_below(offset)

@@ -408,6 +408,12 @@ def test_a_kill_after_the_start_has_grown_loses_no_epoch(is_checkpointed: bool) 
     start = epochs[1][1] + 1
     assert start < local
     workshop.tiered.increment_log_start_offset(start)
+    visible = workshop.tiered.epochs
+    assert visible.entries == [(2, start)], "as in Kafka, whose file begins there, too"
+    assert visible.epoch_for_offset(start - 1) == -1
+    assert visible.epoch_for_offset(start) == 2
+    assert visible.end_offset(0, workshop.tiered.log_end_offset) == (0, start)
+    assert visible.end_offset(1, workshop.tiered.log_end_offset) == (1, start)
     workshop.manager.stop()
     workshop.tiered.close()
     workshop.open(start if is_checkpointed else 0, clean=False, recovery_point=local)
