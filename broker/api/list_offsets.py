@@ -249,6 +249,8 @@ def _find_tiered(log: Log, timestamp: int) -> tuple[int, int, int]:
     tiered = log.remote.tiered_offset
     if timestamp == LATEST_TIERED:
         return -1, tiered, log.epochs.epoch_for_offset(tiered) if tiered >= 0 else -1
+    if tiered < 0 and log.local_log_start_offset > log.log_start_offset:
+        return -1, -1, -1  # what is tiered is not known here yet
     pending = max(tiered + 1, log.log_start_offset)
     if pending == log.log_end_offset:
         return -1, -1, -1

@@ -2,6 +2,9 @@
 
 Until then this broker does not lead them for clients and followers (NOT_LEADER_OR_FOLLOWER, which they try again): what is
 appended to an empty log would have the offsets of records that are in remote storage.
+
+A transaction whose marker lay behind what is in remote storage is open in such a log, and no coordinator knows it. Its outcome is
+lost; it is aborted, or the last stable offset would stay where it began.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import msgspec
 
 from barnabas.controller.config.topic_configs import RestoreSource
 from barnabas.runtime.backoff import Backoff
+from barnabas.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
@@ -70,7 +74,10 @@ class Restores:
         `ready()` is called once it may lead, unless another epoch or leader comes before."""
         held = partition.log
         source = RestoreSource.parse(held.config.remote_restore)
-        if source is None or held.offline or held.log_end_offset > 0 or held in self._empty:
+        if source is None or held.offline or held in self._empty:
+            return True
+        if held.log_end_offset > 0:
+            _abort_open_transactions(held, leader_epoch)  # a kill may have come before
             return True
         waiting = self._waiting.get(held)
         if waiting is None or waiting.leader_epoch != leader_epoch:
@@ -115,7 +122,7 @@ class Restores:
             return
         if restored is None:
             self._failed(waiting, error)
-        elif restored.state.offset == 0 or not waiting.log.config.remote_restore:
+        elif restored.state.offset == 0:
             self._empty.add(waiting.log)
             self._lead(waiting)
         else:
@@ -164,6 +171,7 @@ class Restores:
             waiting.source.topic_id,
             waiting.source.cluster_id,
         )
+        _abort_open_transactions(held, waiting.leader_epoch)
         self._lead(waiting)
 
     def _lead(self, waiting: _Waiting) -> None:
@@ -181,3 +189,33 @@ class Restores:
             exc_info=None if expected else error,
         )
         self._runtime.call_later(waiting.backoff.next_s(), partial(self._begin, waiting))
+
+
+def _abort_open_transactions(held: Log, leader_epoch: int) -> None:
+    """Those that began in what is in remote storage alone: it ends below the last stable offset of the log that it comes from, so
+    that all of these had ended there. Called before the partition is led."""
+    state = held.producers.state
+    if state is None:
+        return
+    for first_offset, producer_id in tuple(state.ongoing.items()):
+        if first_offset >= held.local_log_start_offset:
+            continue
+        entry = state.entries[producer_id]
+        log.warning(
+            "%s: the transaction of producer %d, epoch %d, from %d on is aborted: its end is not in remote storage",
+            held.name,
+            producer_id,
+            entry.producer_epoch,
+            first_offset,
+        )
+        try:
+            marker = held.marker_to_append(
+                producer_id,
+                entry.producer_epoch,
+                commit=False,
+                coordinator_epoch=entry.coordinator_epoch,
+                transaction_version=1,
+            )
+            held.append_as_leader(marker, leader_epoch, from_client=False)
+        except StorageError as error:  # the next leader tries again
+            log.error("%s: the transaction could not be aborted: %s", held.name, error)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.metrics.families import COUNTER, Family, one
 from barnabas.broker.tier.remote_quota import make_quotas
 from barnabas.broker.tier.restores import Restores
+from barnabas.controller.config.topic_configs import RESTORE, RestoreSource
 from barnabas.controller.config.validators import ConfigError
 from barnabas.storage.tier.deleted_topics import DeletedTopics
 from barnabas.storage.tier.descriptions import Descriptions, TopicDescription
@@ -99,12 +100,19 @@ class Tiering:
             self._runtime,
             self._store,
             self._cluster_id,
-            lambda topic_id: controller.image.topic_by_id(uuid_from_string(topic_id)) is not None,
+            lambda topic_id: self._is_wanted(controller.image, topic_id),
             lambda: self._collects(controller.image),
             self._wall_clock.deletion_time_ms,
         )
         self._note_tiered(image, image.topics)
         controller.add_listener(self._metadata_changed)
+
+    def _is_wanted(self, image: MetadataImage, topic_id: str) -> bool:
+        """Whether the metadata has this topic, or one that begins with what is in the store of it, and may not have copied it yet."""
+        if image.topic_by_id(uuid_from_string(topic_id)) is not None:
+            return True
+        sources = (RestoreSource.parse(image.topic_configs(name).get(RESTORE, "")) for name in image.topics)
+        return any(source is not None and source.topic_id == topic_id for source in sources)
 
     def _metadata_changed(self, image: MetadataImage, topics: TopicChanges, config_topics: set[str]) -> None:
         """As Controller.add_listener says. That a topic was removed is certain, however old the image is."""
@@ -154,7 +162,7 @@ class Tiering:
         elif partition.is_leader:
             self.manager.lead(opened, partition.leader_epoch)
         else:
-            self.manager.follow(opened)
+            self.manager.follow(opened, partition.leader_epoch)
 
     def partition_removed(self, partition: Partition, _deleted: bool) -> None:
         """It is not here any more. What a deleted topic has in the store is removed later (deleted_topics.py)."""

@@ -130,11 +130,17 @@ class LeaderEpochCache:
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Remove what lies below `start_offset`; the epoch that spans it then begins there."""
+        self.truncate_from_start_unsaved(start_offset)
+        if self.unsaved:
+            self.save()
+
+    def truncate_from_start_unsaved(self, start_offset: int) -> None:
+        """As `truncate_from_start`, but the file is written by the `save` that follows."""
         index = bisect_right(self._starts, start_offset)
         if index and (index > 1 or self._starts[0] < start_offset):
             del self._epochs[: index - 1], self._starts[: index - 1]
             self._starts[0] = start_offset
-            self.save()
+            self.unsaved = True
 
     def hide_below(self, start_offset: int) -> None:
         """As `truncate_from_start` for all who ask; the file keeps what lies below until the next start of the broker."""

@@ -333,7 +333,7 @@ class Log:
             self.checkpointed_start_offset = None
         self.remote = remote
         self.epochs.must_last = True
-        self.epochs.truncate_from_start(self.log_start_offset)
+        self.epochs.truncate_from_start_unsaved(self.log_start_offset)
         self._events.start_offset_changed(self)  # a tiered log has to have its start in the checkpoint
 
     def end_tiering(self) -> None:
@@ -344,6 +344,10 @@ class Log:
         first = min(self.segments.bases[0], self.high_watermark)
         if self.log_start_offset < first:
             self.increment_log_start_offset(first)
+        try:
+            self.epochs.truncate_from_start(self.log_start_offset)
+        except OSError as error:
+            self.io_failed(error)
 
     def update_config(self, config: LogConfig) -> None:
         """New settings, in force from the next append on."""

@@ -255,7 +255,8 @@ class LogMove:
             if path not in done and not name.endswith(
                 (LOG_SUFFIX, ".deleted", ".tmp", CLEANED_SUFFIX, SWAP_SUFFIX)
             ):
-                self._copy_small(path, sync=False)
+                # What a tiered log has there can't be found again in its batches.
+                self._copy_small(path, sync=self.log.remote is not None)
         self._disk.sync_directory(self.directory)
 
 

@@ -5,7 +5,8 @@ tombstone); the first one counts. When it is an hour old, so that its uploads ha
 everything of the topic, and the tombstone a day later, when nothing has come since. Ids of topics are not used again.
 
 Nothing is deleted without a tombstone, as a broker's metadata may be old or empty. Topics in the store that neither the metadata nor
-a tombstone knows are counted and named only. A topic that the metadata knows is kept, whatever tombstone there is.
+a tombstone knows are counted and named only. A topic that the metadata knows is kept, whatever tombstone there is, and so is one that
+another was restored from, for as long as that exists.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class DeletedTopics:
         collects: Callable[[], bool],
         deletion_time_ms: Callable[[], int | None],
     ) -> None:
-        """`exists(topic_id)`: whether the metadata has this topic. `collects()`: whether this is the broker that deletes; several do no
+        """`exists(topic_id)`: whether the metadata has this topic, or one restored from it. `collects()`: whether this is the broker that deletes; several do no
         harm. `deletion_time_ms()`: the time by which to delete; None while nothing may be deleted by its age."""
         self.unknown: list[str] = []  # ids of topics in the store that were found in the last report
         self.removed = 0  # topics
@@ -130,7 +131,8 @@ class DeletedTopics:
                 return
             if self._exists(topic_id):
                 logger.error(
-                    "%s says that a topic is deleted, and it exists: it is kept", keys.tombstone(topic_id)
+                    "%s says that a topic is deleted, and it, or one restored from it, exists: it is kept",
+                    keys.tombstone(topic_id),
                 )
                 return
             count, after = yield partial(remove_page, self._store, keys.topic(topic_id), after)

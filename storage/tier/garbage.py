@@ -32,16 +32,22 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def remove_orphans(
-    store: ObjectStore, keys: PartitionKeys, leader_epoch: int, older_than_ms: int | None, after: str
+    store: ObjectStore,
+    keys: PartitionKeys,
+    leader_epoch: int,
+    older_than_ms: int | None,
+    after: str,
+    kept: str = "",
 ) -> Page:
     """One page, of the keys greater than `after`; blocking. `leader_epoch`: of the leader that has claimed the manifest; where it
     has another epoch, or there is none, nothing is removed. `older_than_ms`: by the store's clock, in ms since the epoch; None
-    where nothing may go by its age. ObjectStoreError, CorruptManifest."""
+    where nothing may go by its age. `kept`: the name of a segment that the next manifest will name. ObjectStoreError,
+    CorruptManifest."""
     page = list(islice(store.list(keys.segments, after), PAGE_OBJECTS))
     found = read_manifest(store, keys)
     if found is None or found[0].leader_epoch != leader_epoch:
         return Page(0, 0, None)
-    named = {entry.name for entry in found[0].entries}
+    named = {kept, *(entry.name for entry in found[0].entries)}
     orphans = [each for each in page if _is_orphan(each, keys, named, leader_epoch, older_than_ms)]
     if orphans:
         store.delete([each.key for each in orphans])

@@ -24,6 +24,9 @@ from barnabas.wire.checksum import crc32c
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024  # of a log, which are read from the store at once and have a checksum
 SIZE_MAX: Final = 16 * 1024 * 1024  # of a manifest: some 60,000 segments
+ENTRY_BYTES_MAX: Final = (
+    64 * 1024
+)  # of one more entry; the epochs of a segment are hardly ever more than some
 _MAGIC: Final = b"barnabas-manifest 1 "
 _HEAD_BYTES: Final = len(_MAGIC) + 9
 
@@ -100,7 +103,8 @@ _DECODER: Final = msgspec.json.Decoder(Manifest)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The object's content."""
+    """The object's content. CorruptManifest where `decode` would refuse it."""
+    _check(manifest)
     content = msgspec.json.encode(manifest)
     return b"%s%08x\n%s" % (_MAGIC, crc32c(content), content)
 
@@ -136,7 +140,7 @@ def _check(manifest: Manifest) -> None:
             raise CorruptManifest(f"sizes or the name of the segment at {entry.base_offset}")
         if not 0 <= entry.base_offset <= entry.first_offset <= entry.last_offset < entry.end_offset:
             raise CorruptManifest(f"offsets {entry.base_offset}, {entry.first_offset}, {entry.last_offset}")
-        if entry.going:
+        if entry.going or entry.last_offset < manifest.log_start_offset:  # not read any more
             continue
         if end >= 0 and entry.first_offset != end:
             raise CorruptManifest(f"records from {entry.first_offset} on behind those up to {end}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from barnabas.storage.tier.keys import PartitionKeys
-from barnabas.storage.tier.manifest import SIZE_MAX, Manifest, decode, encode
+from barnabas.storage.tier.manifest import ENTRY_BYTES_MAX, SIZE_MAX, Manifest, decode, encode
 from barnabas.storage.tier.object_store import (
     ConditionFailed,
     ObjectMissing,
@@ -25,11 +25,17 @@ class LeaderDeposed(Exception):
 
 def read_manifest(store: ObjectStore, keys: PartitionKeys) -> tuple[Manifest, Version] | None:
     """None where there is none. ObjectStoreError, CorruptManifest."""
+    found = _read(store, keys)
+    return None if found is None else found[:2]
+
+
+def _read(store: ObjectStore, keys: PartitionKeys) -> tuple[Manifest, Version, int] | None:
+    """With its size in bytes."""
     try:
         data, version = store.get(keys.manifest, SIZE_MAX)
     except ObjectMissing:
         return None
-    return decode(data, keys.topic_id, keys.partition), version
+    return decode(data, keys.topic_id, keys.partition), version, len(data)
 
 
 class ManifestWriter:
@@ -41,12 +47,13 @@ class ManifestWriter:
         self._leader_epoch = leader_epoch
         self._version: Version | None = None  # of `manifest`; None: there is none yet
         self._is_known = False  # whether `manifest` is what lies in the store
+        self._size = 0  # of `manifest`, in bytes
         self.manifest: Manifest | None = None
 
     def read(self) -> Manifest | None:
         """What lies in the store. ObjectStoreError, CorruptManifest, LeaderDeposed."""
-        found = read_manifest(self._store, self._keys)
-        self.manifest, self._version = (None, None) if found is None else found
+        found = _read(self._store, self._keys)
+        self.manifest, self._version, self._size = (None, None, 0) if found is None else found
         if self.manifest is not None and self.manifest.leader_epoch > self._leader_epoch:
             raise LeaderDeposed(
                 f"leader epoch {self.manifest.leader_epoch} has claimed {self._keys.manifest}, this is {self._leader_epoch}"
@@ -76,4 +83,9 @@ class ManifestWriter:
             if found is None or found.nonce != manifest.nonce:
                 raise
             return
-        self.manifest, self._version, self._is_known = manifest, version, True
+        self.manifest, self._version, self._is_known, self._size = manifest, version, True, len(content)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the manifest can have one more entry."""
+        return self._size <= SIZE_MAX - ENTRY_BYTES_MAX

@@ -92,7 +92,8 @@ class RemoteCache:
             return None
         try:
             return self.disk.open(self._chunk_path(cached))
-        except FileNotFoundError:  # dropped a moment ago
+        except FileNotFoundError:  # dropped a moment ago, or removed by another program
+            self._forget([cached])
             return None
 
     def is_coming(self, entry: Entry, chunk: int) -> bool:
@@ -110,8 +111,15 @@ class RemoteCache:
 
     def forget(self, entry: Entry) -> None:
         """Drop all that belongs to the segment."""
+        self._forget([cached for cached in tuple(self._sizes) if cached.name == entry.name])
+
+    def forget_indexes(self, entry: Entry) -> None:
+        """Drop the files beside the log, of which one is missing."""
+        self._forget([Cached(entry.name, AUX)])
+
+    def _forget(self, dropped: list[Cached]) -> None:
         with self._lock:
-            self._drop([cached for cached in self._sizes if cached.name == entry.name])
+            self._drop([cached for cached in dropped if cached in self._sizes])
 
     def _use(self, cached: Cached) -> bool:
         with self._lock:

@@ -91,6 +91,7 @@ class RemoteLog:
         "_failure",
         "_found",
         "_is_claimed",
+        "_leader_epoch",
         "_leaders_tiered_offset",
         "_prefetched",
         "_quota",
@@ -132,11 +133,12 @@ class RemoteLog:
         self._tiered_offset = -1  # also of entries that have expired since; -1: none is known
         self._leaders_tiered_offset = -1  # as the leader that is followed here has said; -1: none, or not yet
         self._is_claimed = False  # this broker leads and has claimed the manifest: no other can be newer
+        self._leader_epoch = -1  # of the partition, whichever broker leads it
         self._transaction_indexes: dict[
             str, TransactionIndex
         ] = {}  # by the segment's name, of those that were looked at
-        # What a thread has read from the store, and when, on the monotonic clock; adopted on the loop.
-        self._found: tuple[Manifest | None, float] | None = None
+        # What a thread has read from the store, when, on the monotonic clock, and for which leader epoch; adopted on the loop.
+        self._found: tuple[Manifest | None, float, int] | None = None
         self._read_at = 0.0
         self._failed_until = 0.0
         self._failure = ""
@@ -157,9 +159,10 @@ class RemoteLog:
         self._transaction_indexes.clear()
         self.manifest = manifest
 
-    def forget(self) -> None:
+    def forget(self, leader_epoch: int) -> None:
         """The partition has another leader, or another leader epoch: what has been read of the manifest no longer counts."""
         self._is_claimed = False
+        self._leader_epoch = leader_epoch
         self.manifest, self._view, self._tiered_offset, self._leaders_tiered_offset = None, ([], []), -1, -1
         self._found, self._read_at = None, 0.0
         self._transaction_indexes.clear()
@@ -208,8 +211,11 @@ class RemoteLog:
             length = file.available(position, length)
             if length < header.size:
                 raise BlockingIOError
-        except (BlockingIOError, FileNotFoundError):
-            raise self._would_wait(partial(_load, segment, offset, max_bytes)) from None
+        except (BlockingIOError, FileNotFoundError) as missing:
+            stop_offset = min(limit, segment.entry.last_offset + 1)
+            raise self._would_wait(
+                partial(_load, segment, offset, max_bytes, stop_offset), missing, segment
+            ) from None
         except (OSError, RecordBatchError) as error:
             raise self._error(error) from error
         self._stats.fetch_requests += 1
@@ -235,8 +241,10 @@ class RemoteLog:
                 if not segment.has_indexes:
                     raise BlockingIOError
                 is_all = index.collect(start, end, found, limit, wait=False)
-            except (BlockingIOError, FileNotFoundError):
-                raise self._would_wait(partial(_load_transactions, segment, index)) from None
+            except (BlockingIOError, FileNotFoundError) as missing:
+                raise self._would_wait(
+                    partial(_load_transactions, segment, index), missing, segment
+                ) from None
             except OSError as error:
                 raise self._error(error) from error
             if entry.is_cut:  # markers behind its last record are not in this log
@@ -250,8 +258,8 @@ class RemoteLog:
         segment = self._holding(read.segment_base)
         try:
             beyond = segment.offset_index.first_at(read.position + read.size, wait=False)
-        except (BlockingIOError, FileNotFoundError):
-            raise self._would_wait(partial(_load_offset_index, segment)) from None
+        except (BlockingIOError, FileNotFoundError) as missing:
+            raise self._would_wait(partial(_load_offset_index, segment), missing, segment) from None
         except OSError as error:
             raise self._error(error) from error
         return segment.base_offset + beyond[0] if beyond is not None else segment.entry.last_offset + 1
@@ -282,7 +290,7 @@ class RemoteLog:
         """As RemoteReads says."""
         if self.manifest is None:
             self._check_failure()
-            yield partial(self._note_failure, self._load_manifest)
+            yield partial(self._note_failure, self._manifest_loader())
             self._check_failure()
             self._take_found()
         return [
@@ -294,18 +302,32 @@ class RemoteLog:
     def _holding(self, offset: int) -> RemoteSegment:
         self._take_found()
         if self.manifest is None and not self._read_at:
-            raise self._would_wait(self._load_manifest)
+            raise self._would_wait(self._manifest_loader())
         entries, firsts = self._view
         index = bisect_right(firsts, offset) - 1
-        if index < 0 or entries[index].last_offset < offset:
-            if not self._is_claimed and self._runtime.monotonic() - self._read_at > RETRY_S:
-                raise self._would_wait(self._load_manifest)  # the leader may have written another
+        is_missing = index < 0 or entries[index].last_offset < offset
+        may_have_another = (is_missing or self._is_superseded()) and not self._is_claimed
+        if may_have_another and self._runtime.monotonic() - self._read_at > RETRY_S:
+            raise self._would_wait(self._manifest_loader())
+        if is_missing:
             raise OffsetOutOfRange(f"offset {offset} of {self.name} is neither here nor in remote storage")
         return RemoteSegment(self._cache, self.keys, entries[index])
 
+    def _is_superseded(self) -> bool:
+        """Whether the manifest is that of an earlier leader: the present one will claim it, and may take some entries out."""
+        return self.manifest is not None and self.manifest.leader_epoch < self._leader_epoch
+
     # --- in threads
 
-    def _would_wait(self, work: Callable[[], object]) -> WouldWait:
+    def _would_wait(
+        self,
+        work: Callable[[], object],
+        missing: OSError | None = None,
+        segment: RemoteSegment | None = None,
+    ) -> WouldWait:
+        """`missing`: what a read of the segment has met; a file of its indexes may have been removed by another program."""
+        if segment is not None and isinstance(missing, FileNotFoundError):
+            self._cache.forget_indexes(segment.entry)
         return WouldWait(partial(self._note_failure, work), is_remote=True)
 
     def _note_failure(self, work: Callable[[], object]) -> None:
@@ -318,15 +340,20 @@ class RemoteLog:
             self._failed_until = self._runtime.monotonic() + RETRY_S
             logger.warning("%s", self._failure)
 
-    def _load_manifest(self) -> None:
-        self._found = self._read_manifest(), self._runtime.monotonic()
+    def _manifest_loader(self) -> Callable[[], object]:
+        leader_epoch = self._leader_epoch
+
+        def load() -> None:
+            self._found = self._read_manifest(), self._runtime.monotonic(), leader_epoch
+
+        return load
 
     def _take_found(self) -> None:
         """On the loop: adopt what a thread has read, unless the leader here knows better by now."""
         found, self._found = self._found, None
-        if found is None or self._is_claimed:
+        if found is None or self._is_claimed or found[2] != self._leader_epoch:
             return
-        manifest, self._read_at = found
+        manifest, self._read_at, _ = found
         if manifest is not None:
             self._adopt(manifest)
 
@@ -363,13 +390,16 @@ class RemoteLog:
         return wanted
 
 
-def _load(segment: RemoteSegment, offset: int, max_bytes: int) -> None:
+def _load(segment: RemoteSegment, offset: int, max_bytes: int, stop_offset: int) -> None:
+    """What a read from `offset` up to `stop_offset` needs; where the file goes on behind that, the header there."""
     segment.make_ready()
     located = segment.locate(offset)
     if located is not None:
         segment.offset_index.load()
         position, header = located
         segment.open_for_read().load(position, max(header.size, min(max_bytes, CHUNK_BYTES)))
+    if stop_offset < segment.entry.end_offset:
+        segment.locate(stop_offset)
 
 
 def _load_transactions(segment: RemoteSegment, index: TransactionIndex) -> None:

@@ -87,6 +87,7 @@ class RemoteLogManager:
         self._is_stopped = False
         self._is_pass_due = False  # soon, because partitions have become led here
         self._queue = StepQueue(runtime, copies_at_once, remote=True, background=True)
+        self._restores = StepQueue(runtime, copies_at_once, remote=True, background=True)
         self._periodic = Periodic(runtime, FIRST_PASS_S, interval_ms / 1000, self.run_pass)
 
     def stop(self) -> None:
@@ -102,7 +103,7 @@ class RemoteLogManager:
         led = self._led.get(log)
         if led is not None and led.partition.leader_epoch == leader_epoch:
             return
-        self.follow(log)
+        self.follow(log, leader_epoch)
         remote = log.remote
         assert isinstance(remote, RemoteLog)
         partition = TieredPartition(
@@ -160,10 +161,10 @@ class RemoteLogManager:
                 self._is_checked = True
             return (yield from restore.steps())
 
-        self._queue.add(steps(), done)
+        self._restores.add(steps(), done)
 
-    def follow(self, log: Log) -> None:
-        """The topic is tiered, and another broker leads the partition, or none."""
+    def follow(self, log: Log, leader_epoch: int) -> None:
+        """The topic is tiered, and another broker leads the partition in this epoch, or none."""
         self._end(log)
         if log.remote is None:
             keys = PartitionKeys(self._cluster_id(), uuid_to_string(log.topic_id), log.partition)
@@ -179,7 +180,7 @@ class RemoteLogManager:
                 )
             )
         assert isinstance(log.remote, RemoteLog)
-        log.remote.forget()
+        log.remote.forget(leader_epoch)
 
     def remove(self, log: Log, *, delete: bool) -> None:
         """The log's partition is no longer here, or no longer tiered; with `delete` its leader removes it from the store."""
@@ -229,7 +230,7 @@ class RemoteLogManager:
                 self._queue.add(led.partition.steps(), partial(self._passed, led))
             yield
 
-    def _passed(self, led: _Led, _result: None, error: BaseException | None) -> None:
+    def _passed(self, led: _Led, has_copied: bool | None, error: BaseException | None) -> None:
         led.is_busy = False
         if led.is_deleted:
             self._delete(led)
@@ -237,6 +238,11 @@ class RemoteLogManager:
         name = led.partition.log.name
         if error is None:
             led.backoff.reset()
+            if (
+                has_copied and not led.partition.is_ended
+            ):  # another segment may wait; other partitions come first
+                led.is_busy = True
+                self._queue.add(led.partition.steps(), partial(self._passed, led))
         elif isinstance(error, LeaderDeposed):
             logger.info("%s: tiering ends here: %s", name, error)
             led.partition.is_ended = True

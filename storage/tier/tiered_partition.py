@@ -76,21 +76,31 @@ class TieredPartition:
         self._began_tiered = log.log_start_offset < log.segments.bases[0]
         self._deletion_time_ms = deletion_time_ms
         self._copy_quota = copy_quota
+        self._uploaded: Entry | None = None  # its objects are in the store, and no manifest has named it yet
+        self._is_full = False  # the manifest, which has been said
         self._collect_at = 0.0  # orphans, on the monotonic clock
 
-    def steps(self) -> Steps[None]:
-        """One pass. ObjectStoreError, CorruptManifest, LeaderDeposed, LogLost, OSError, StorageError."""
+    def steps(self) -> Steps[bool]:
+        """One pass: what is due is removed, then one segment is copied. Whether it was, and another pass should follow at once: one
+        that copied all that waits would keep others from their claims and removals for as long. ObjectStoreError,
+        CorruptManifest, LeaderDeposed, LogLost, OSError, StorageError."""
         if self._has_ended():
-            return
+            return False
         if not self._claimed:
             yield from self._claim()
         yield from self._expire()
-        if not self.log.config.remote_log_copy_disable:
-            yield from self._copy()
-        yield from self._expire()
-        yield from self._delete_going()
+        # Before anything is copied, which may fail for as long as a store is full.
+        try:
+            yield from self._delete_going()
+        except ObjectStoreError:
+            if not self._claimed:
+                raise
         if self._runtime.monotonic() >= self._collect_at:
             yield from self._collect()
+        is_copied = not self.log.config.remote_log_copy_disable and (yield from self._copy())
+        yield from self._expire()
+        yield from self._delete_going()
+        return is_copied
 
     def lag(self) -> tuple[int, int]:
         """(bytes, segments) that are closed and not tiered yet."""
@@ -120,7 +130,7 @@ class TieredPartition:
             return
         present = found.present
         start = max(log.log_start_offset, found.log_start_offset)
-        kept = in_lineage(present, log.epochs.entries, start, log.log_end_offset)
+        kept: list[Entry] = yield partial(in_lineage, present, log.epochs.entries, start, log.log_end_offset)
         if present and (self._is_lost or log.log_end_offset == 0 or not kept):
             self._is_lost = True
             raise LogLost(
@@ -149,45 +159,64 @@ class TieredPartition:
 
     # --- copying
 
-    def _copy(self) -> Steps[None]:
-        while not self._has_ended():
-            first = max(self.remote.tiered_offset + 1, self.log.log_start_offset)
-            wanted = segment_to_copy(self.log, first, self.leader_epoch, self._nonce())
-            if wanted is None:
-                return
-            self._stats.copy_requests += 1
-            try:
-                entry: Entry = yield partial(
+    def _copy(self) -> Steps[bool]:
+        """The next segment that waits, if there is one."""
+        if self._has_ended():
+            return False
+        first = max(self.remote.tiered_offset + 1, self.log.log_start_offset)
+        wanted = segment_to_copy(self.log, first, self.leader_epoch, self._nonce())
+        if wanted is None or not self._has_room():
+            return False
+        self._stats.copy_requests += 1
+        try:
+            entry = self._uploaded
+            if entry is None or (entry.first_offset, entry.last_offset) != (
+                wanted.first_offset,
+                wanted.last_offset,
+            ):
+                entry = yield partial(
                     copy_segment, self._disk, self._store, self._keys, wanted, self._copy_quota.wait
                 )
-                if self._has_ended():
-                    return
-                yield from self._write([*self._entries(), entry], self.log.log_start_offset)
-            except Exception:
-                self._stats.copy_errors += 1
-                raise
-            self._stats.copied_bytes += entry.log_size
-            logger.info(
-                "%s: copied the records from %d to %d to remote storage, %d bytes",
-                self.log.name,
-                entry.first_offset,
-                entry.last_offset,
-                entry.log_size,
+                assert entry is not None
+                self._uploaded = entry
+            if self._has_ended():
+                return False
+            # The log's start may have passed what was tiered so far: then the entries have a gap, below the start.
+            start = self.log.log_start_offset
+            yield from self._write([*self._entries_from(start), entry], start)
+        except Exception:
+            self._stats.copy_errors += 1
+            raise
+        self._uploaded = None
+        self._stats.copied_bytes += entry.log_size
+        logger.info(
+            "%s: copied the records from %d to %d to remote storage, %d bytes",
+            self.log.name,
+            entry.first_offset,
+            entry.last_offset,
+            entry.log_size,
+        )
+        return True
+
+    def _has_room(self) -> bool:
+        """Whether the manifest can name one more segment; else they stay on the disk."""
+        has_room = self._writer.has_room
+        if not has_room and not self._is_full:
+            logger.error(
+                "%s has no room for more than its %d segments: no more are copied until some have expired",
+                self._keys.manifest,
+                len(self._entries()),
             )
+        self._is_full = not has_room
+        return has_room
 
     # --- expiry
 
     def _expire(self) -> Steps[None]:
         start = self._retained_from()
-        going = [entry for entry in self.remote.entries if entry.last_offset < start]
-        if not going or self._has_ended():
+        if self._has_ended() or all(entry.last_offset >= start for entry in self.remote.entries):
             return
-        names = {entry.name for entry in going}
-        entries = [
-            msgspec.structs.replace(entry, going=True) if entry.name in names else entry
-            for entry in self._entries()
-        ]
-        yield from self._write(entries, start)
+        yield from self._write(self._entries_from(start), start)
 
     def _retained_from(self) -> int:
         """The offset below which retention removes records, whole segments at a time; the log's start where it removes none."""
@@ -239,9 +268,12 @@ class TieredPartition:
         older_than_ms = None if now_ms is None else now_ms - ORPHAN_AGE_MS
         after: str | None = ""
         removed = 0
+        kept = "" if self._uploaded is None else self._uploaded.name
         self._collect_at = self._runtime.monotonic() + COLLECT_INTERVAL_S
         while after is not None and not self._has_ended():
-            page = partial(remove_orphans, self._store, self._keys, self.leader_epoch, older_than_ms, after)
+            page = partial(
+                remove_orphans, self._store, self._keys, self.leader_epoch, older_than_ms, after, kept
+            )
             try:
                 found: Page = yield page
             except (ObjectStoreError, CorruptManifest) as error:
@@ -291,6 +323,15 @@ class TieredPartition:
         """Of the last manifest that was read or written."""
         manifest = self._writer.manifest
         return [] if manifest is None else manifest.entries
+
+    def _entries_from(self, start: int) -> list[Entry]:
+        """The same; those whose records all lie below `start` go."""
+        return [
+            msgspec.structs.replace(entry, going=True)
+            if entry.last_offset < start and not entry.going
+            else entry
+            for entry in self._entries()
+        ]
 
     def _next_manifest(self, entries: list[Entry], log_start_offset: int) -> Manifest:
         before = self._writer.manifest

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from barnabas.broker.partitions.partition import Partition
@@ -14,6 +15,7 @@ from barnabas.broker.tests.virtual_cluster import VirtualCluster
 from barnabas.controller.config.topic_configs import RESTORE, RestoreSource
 from barnabas.storage.errors import WouldWait
 from barnabas.storage.log.log import Log
+from barnabas.storage.tests.workshop import verified
 from barnabas.storage.tier.keys import ClusterKeys, PartitionKeys
 from barnabas.storage.tier.manifest import Manifest
 from barnabas.storage.tier.manifest_writer import read_manifest
@@ -26,11 +28,13 @@ from barnabas.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.record_batch import iterate_whole_headers
 from barnabas.wire.records import Record, build_batch, iterate_records
 from barnabas.wire.uuids import uuid_to_string
 
 CREATE_TOPICS = 19
+DELETE_TOPICS = 20
 PRODUCER = 7001
 CONFIGS = {"remote.storage.enable": "true", "local.retention.ms": "1", "file.delete.delay.ms": "0"}
 _numbers = itertools.count()
@@ -236,3 +240,68 @@ def test_what_the_config_may_be() -> None:
     source = RestoreSource("c", "A" * 22, 1)
     created = cluster.create("r", [1], remote_storage_enable="false", barnabas_remote_restore=str(source))
     assert (created.error_code, RESTORE in created.error_message) == (ErrorCode.INVALID_CONFIG, True)
+
+
+def test_a_transaction_whose_end_is_lost_is_aborted() -> None:
+    """Its marker lay behind what is in the store. Nothing would be read or tiered behind it."""
+    cluster = RestoringCluster()
+    topic_id = uuid_to_string(bytes(cluster.create("t", [1]).topic_id))
+    partition = cluster.leader("t", 1)
+    cluster.fill(partition, 5)
+    log = partition.log
+    batch = build_batch(
+        [Record(0, cluster.runtimes[1].time_ms(), None, b"5")],
+        producer_id=99,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    log.append_as_leader(batch, partition.leader_epoch, verification=verified(log, batch))
+    log.roll()
+    marker = log.marker_to_append(99, 0, commit=True, coordinator_epoch=4, transaction_version=1)
+    log.append_as_leader(marker, partition.leader_epoch, from_client=False)
+    cluster.run_until(lambda: log.local_log_start_offset == 6)
+    restored(cluster, cluster.source(topic_id), [2, 3, 1])
+    leader = cluster.leader("r", 2)
+    end = leader.log.log_end_offset
+    cluster.run_until(lambda: leader.last_stable_offset == end)
+    assert [each.producer_id for each in leader.log.aborted_between(0, end, None, wait=True)] == [99]
+    follower = cluster.partition("r", 3)
+    cluster.run_until(lambda: follower.log.last_stable_offset == end)
+    cluster.fill(leader, 2, first=5)
+
+
+def test_a_deleted_topic_stays_until_what_is_restored_from_it_is_deleted() -> None:
+    """Copying may take longer than the hour after which it would go."""
+    cluster, topic_id = filled()
+    source = cluster.source(topic_id)
+    cluster.store.faults = lambda verb, _key: Fault.BEFORE if verb == "copy" else None
+    delete = DeleteTopicsRequest(topic_names=["t"], timeout_ms=10_000)
+    cluster.ask(cluster.active(), DELETE_TOPICS, 5, delete)
+    restored(cluster, source, [2])
+    until = cluster.runtimes[1].monotonic() + 2000
+    cluster.run_until(lambda: cluster.runtimes[1].monotonic() > until, seconds=2100)
+    assert list(cluster.store.list(cluster.keys.topic(topic_id)))
+    cluster.store.faults = lambda _verb, _key: None
+    assert cluster.values(cluster.leader("r", 2)) == list(range(5))
+    delete = DeleteTopicsRequest(topic_names=["r"], timeout_ms=10_000)
+    cluster.ask(cluster.active(), DELETE_TOPICS, 5, delete)
+    cluster.run_until(lambda: not list(cluster.store.list(cluster.keys.topic(topic_id))), seconds=2100)
+
+
+def test_a_restore_that_is_called_off_when_all_is_copied_is_completed() -> None:
+    """The topic's manifest names the segments by then: an empty log beside it could never be tiered."""
+    cluster, topic_id = filled()
+    source = cluster.source(topic_id)
+
+    def faults(verb: str, key: str) -> None:
+        if verb == "create" and key.endswith("manifest") and topic_id not in key:
+            log = cluster.partition("r", 2).log
+            log.update_config(msgspec.structs.replace(log.config, remote_restore=""))
+
+    cluster.store.faults = faults
+    restored(cluster, source, [2])
+    leader = cluster.leader("r", 2)
+    assert not leader.log.config.remote_restore
+    assert cluster.values(leader) == list(range(5))
+    cluster.fill(leader, 2, first=5)

@@ -61,6 +61,16 @@ class World:
         ]
 
 
+class AllTiered:
+    """The reads of a log of which everything is in the object store."""
+
+    tiered_offset = 10_000
+    is_over_quota = False
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} is not looked at")
+
+
 @pytest.fixture
 def world(workshop: Any) -> World:
     return World(workshop)
@@ -339,3 +349,24 @@ def test_what_was_synced_survives_a_power_failure_at_any_step(make_workshop: Any
     again.append(2)
     again.run(5)
     assert len(again.content()) == again.log.log_end_offset
+
+
+def test_what_a_moved_tiered_log_can_not_find_again_survives_a_power_failure(workshop: Any) -> None:
+    """Its leader epochs, its producers and where its local part begins; the batches are in the object store."""
+    world = World(workshop)
+    for epoch in (1, 2, 3):
+        for _ in range(8):
+            world.log.append_as_leader(workshop.batch(size=40), epoch)
+    log = world.log
+    log.begin_tiering(AllTiered())
+    log.flush()
+    world.run(1)
+    log.remove_segments_below(log.segments.active.base_offset)
+    world.run(5)
+    before = log.local_log_start_offset, log.epochs.entries
+    assert [epoch for epoch, _ in before[1]] == [1, 2, 3]
+    world.manager.moves.begin("t", 0, "/b")
+    world.run(60)
+    assert world.log.log_dir == "/b"
+    again = World(workshop, world.disk.crash(lambda _unsynced: 0)).log
+    assert (again.local_log_start_offset, again.epochs.entries) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from barnabas.runtime.slices import run_through
 from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
+from barnabas.storage.log.leader_epochs import EPOCH_FILE
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.retention import RetentionPass
@@ -61,7 +63,7 @@ class TieredWorkshop(Workshop):
             copies_at_once=1,
         )
         self.epoch += 1
-        self.manager.follow(tiered)
+        self.manager.follow(tiered, self.epoch)
         self.manager.lead(tiered, self.epoch)
         self.tiered = tiered
         return tiered
@@ -340,7 +342,7 @@ def test_an_end_that_is_interrupted_leaves_nothing_to_read_or_to_build_on() -> N
     workshop.runtime.run_until_idle()
     found = list(workshop.store.list("cluster/"))
     assert found
-    workshop.manager.follow(workshop.tiered)
+    workshop.manager.follow(workshop.tiered, workshop.epoch)
     workshop.manager.lead(workshop.tiered, 2)
     workshop.tier()
     assert workshop.present == [], "nothing is copied before the end is complete"
@@ -419,6 +421,48 @@ def test_a_kill_after_the_start_has_grown_loses_no_epoch(is_checkpointed: bool) 
     workshop.open(start if is_checkpointed else 0, clean=False, recovery_point=local)
     assert workshop.tiered.epochs.entries[0] == ((2, start) if is_checkpointed else epochs[0])
     check(workshop)
+
+
+def test_a_full_disk_does_not_keep_a_log_from_being_tiered() -> None:
+    """Epochs below its start are cut when it is opened; their file may keep them."""
+    workshop = TieredWorkshop()
+    workshop.fill(4)
+    workshop.restart()
+    workshop.fill(8)
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    start = workshop.tiered.epochs.entries[1][1] + 1
+    workshop.tiered.increment_log_start_offset(start)
+    workshop.settle()
+    workshop.manager.stop()
+    workshop.tiered.close()
+    workshop.disk.fault = lambda operation, path: (
+        errno.ENOSPC if operation == "write" and path.endswith(EPOCH_FILE) else None
+    )
+    workshop.open(start)
+    assert workshop.tiered.epochs.entries == [(2, start)]
+    workshop.disk.fault = lambda _operation, _path: None
+    workshop.fill(8)
+    check(workshop)
+
+
+def test_hidden_epochs_do_not_come_back_when_tiering_ends() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill(4)
+    workshop.restart()
+    workshop.fill(8)
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    log = workshop.tiered
+    first = log.segments.bases[0]
+    log.increment_log_start_offset(first)
+    workshop.manager.remove(log, delete=False)
+    log.end_tiering()
+    before = log.epochs.entries
+    assert before[0][1] == first
+    log.close()
+    again = workshop.log(start=first, **{**workshop.settings, "remote_storage_enable": False})
+    assert again.epochs.entries == before
 
 
 def test_a_deposed_leader_writes_nothing() -> None:
@@ -596,7 +640,7 @@ def test_a_follower_removes_nothing_by_an_old_manifest() -> None:
     workshop = TieredWorkshop()
     workshop.fill()
     workshop.tier()
-    workshop.manager.follow(workshop.tiered)
+    workshop.manager.follow(workshop.tiered, workshop.epoch)
     workshop.retain(local_retention_bytes=0)
     assert workshop.tiered.local_log_start_offset == 0
     check(workshop)
