@@ -73,14 +73,21 @@ def _load(file: str | None, settings: Iterable[str]) -> BrokerConfig:
 
 def _check_folders(config: BrokerConfig) -> None:
     """CannotStart where several nodes have run in the log directories (barnabas.cores)."""
-    names = (name for each in config.log_dirs if os.path.isdir(each) for name in os.listdir(each))
-    if any(name.startswith(NODE_FOLDER) for name in names):
+    if any(name.startswith(NODE_FOLDER) for each in config.log_dirs for name in _names_in(each)):
         from barnabas.cores.layout import check_folders
 
         try:
             check_folders(config, 1)
         except ConfigError as error:
             raise CannotStart(str(error)) from error
+
+
+def _names_in(directory: str) -> list[str]:
+    """None where it can't be read: the broker takes such a directory offline, and says so."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
 
 
 def _log_notes(config: BrokerConfig) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from barnabas.testing import Broker as InProcessBroker
 from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.command_line import COMMANDS, barnabas
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "deploy" / "bin"
@@ -154,6 +157,35 @@ def test_a_signal_ends_a_consumer(broker: Broker, topic: TopicFactory, number: s
         rest, errors = consumer.communicate(timeout=60)
     assert (rest, errors) == ("", "Processed a total of 1 messages\n")
     assert consumer.returncode == 128 + number
+
+
+def test_a_signal_while_nobody_reads_loses_no_record(broker: Broker, topic: TopicFactory) -> None:
+    """What is committed for the group has been written."""
+    name = topic()
+    lines = "".join(f"{number:06d}{'x' * 1000}\n" for number in range(300))
+    barnabas("produce", "--bootstrap-server", broker.bootstrap, "--topic", name, stdin=lines)
+    server = ("--bootstrap-server", broker.bootstrap)
+    consume = ["consume", *server, "--topic", name, "--from-beginning", "--group", name]
+    with subprocess.Popen(
+        [sys.executable, "-m", "barnabas.cli", *consume],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},  # as in most images
+    ) as consumer:
+        assert consumer.stdout is not None
+        pipe = consumer.stdout.fileno()
+        seen: list[int] = []
+        eventually(lambda: _is_full(pipe, seen))  # so the consumer waits within a write
+        consumer.send_signal(signal.SIGTERM)
+        written, _ = consumer.communicate(timeout=60)
+    first = barnabas("consume", *server, "--topic", name, "--group", name, "--max-messages", "1").stdout
+    assert int(first[:6]) <= written.count(b"\n")
+
+
+def _is_full(pipe: int, seen: list[int]) -> bool:
+    """Whether there is much in it, and nothing has come for some calls."""
+    seen.append(int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder))
+    return seen[-1] > 32_000 and seen[-10:] == [seen[-1]] * 10
 
 
 def test_a_record_that_is_refused(broker: Broker, topic: TopicFactory) -> None:

@@ -160,6 +160,20 @@ def test_a_clean_stop_and_the_same_nodes_again(fresh_broker: BrokerFactory) -> N
     assert not any("not stopped cleanly" in line["message"] for line in lines)
 
 
+@pytest.mark.parametrize("nodes", [0, 1, 2])
+def test_a_stop_while_the_nodes_start_is_clean(tmp_path: Path, nodes: int) -> None:
+    """Also where so many of them have a process, which the signal ends before they can handle it."""
+    given = {**settings(), "log.dirs": str(tmp_path)}
+    arguments = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+    command = [sys.executable, "-m", "barnabas.cli", "start", *arguments]
+    output = tmp_path / "log"
+    with output.open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        eventually(lambda: "starting nodes" in output.read_text() and len(nodes_of(process.pid)) >= nodes)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert "ERROR" not in output.read_text()
+
+
 def test_a_second_signal_stops_at_once(fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker(settings())
     first, second = (nodes_of(broker.pid)[each] for each in NODE_IDS)

@@ -320,23 +320,27 @@ class _Reading:
 
     def _write_next(self) -> bool:
         """False when what reads the output has ended."""
-        record = self._fetched.pop()
-        self._count += 1
         try:
-            text = self._write(record)
+            text = self._write(self._fetched[-1])
         except ValueError as error:
+            self._take()
             if not self._skips_errors:
                 raise CommandFailed(f"Unknown error when running consumer: {error}") from None
             complain(f"Error processing message, skipping this message: {error}")
             return True
         try:
-            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.write(text)  # a signal may end it: then the record is not taken
+            self._take()
             if not self._fetched:
                 sys.stdout.flush()
         except BrokenPipeError:
             complain("Unable to write to standard out, closing consumer.")
             return False
         return True
+
+    def _take(self) -> None:
+        self._fetched.pop()
+        self._count += 1
 
     def close(self) -> None:
         """Commit what was written, for a group, and leave it."""

@@ -237,10 +237,11 @@ def check_folders(config: BrokerConfig, count: int) -> None:
 
 
 def _nodes_in(directory: Path) -> list[int]:
-    """The nodes that have data there. A partition of a topic named `node` has such a folder, too, and no meta.properties."""
+    """The nodes that have data there. A partition of a topic named `node` has such a folder, too, and no meta.properties. None where
+    it can't be read: the nodes take such a directory offline, and say so."""
     try:
         names = os.listdir(directory)
-    except FileNotFoundError:
+    except OSError:
         return []
     found = filter(None, map(_FOLDER.fullmatch, names))
     return [int(each[1]) for each in found if (directory / each[0] / META_PROPERTIES).exists()]

@@ -242,7 +242,8 @@ def merged(pages: Mapping[int, bytes]) -> bytes:
 
 def _collect(page: bytes, label: bytes, heads: dict[bytes, bytes], samples: dict[bytes, list[bytes]]) -> None:
     found: list[bytes] = []
-    for line in page.splitlines(keepends=True):
+    for each in page.split(b"\n")[:-1]:  # a carriage return may be in a label, as the id of a group
+        line = each + b"\n"
         if line.startswith(b"# EOF"):
             break
         if line.startswith(b"#"):

@@ -9,6 +9,7 @@ stop is for all nodes, at once.
 from __future__ import annotations
 
 import enum
+import signal
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -124,7 +125,8 @@ class Supervision:
         """A node's process has ended. `code`: as Popen has it, negative for a signal."""
         self.last_codes[node_id] = code
         if self.is_stopping:
-            self._code = self._code or int(code != 0)
+            if not self.is_stopped_at_start(node_id, code):
+                self._code = self._code or int(code != 0)
             self._change(node_id, Event.END)
             return self._go_on_stopping()
         if not self.was_ready:
@@ -133,6 +135,10 @@ class Supervision:
             return self.stop()
         self._change(node_id, Event.FAIL)
         return [StartLater(node_id, self._pause_s(node_id, now))]
+
+    def is_stopped_at_start(self, node_id: int, code: int) -> bool:
+        """Whether a stop has ended the node before it could handle the signal: it had nothing to lose."""
+        return code == -signal.SIGTERM and node_id not in self._ready_at
 
     def due(self, node_id: int) -> list[Action]:
         """A pause of StartLater is over. Without effect while the nodes stop."""

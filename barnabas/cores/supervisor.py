@@ -145,14 +145,18 @@ class Supervisor:
     def run(self) -> int:
         """Until all have ended; the exit code. CannotStart."""
         listener = self._listen()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._runtime.on_signal(number, self._on_signal)
-        log.info("starting nodes %s", ", ".join(map(str, self._nodes)))
-        self._do(self._supervision.begin())
+        # On the running loop: uvloop forgets a signal that comes between its handler and the loop.
+        self._runtime.call_soon(self._begin)
         self._runtime.run()
         if listener is not None:
             listener.close()
         return self._code
+
+    def _begin(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._runtime.on_signal(number, self._on_signal)
+        log.info("starting nodes %s", ", ".join(map(str, self._nodes)))
+        self._do(self._supervision.begin())
 
     def _listen(self) -> CoresListener | None:
         address = self._config.metrics_address
@@ -218,7 +222,11 @@ class Supervisor:
         self._children.pop(node_id, None)
         if not self._supervision.is_stopping and not self._supervision.was_ready:
             log.error("node %d %s before all nodes were ready", node_id, _end_text(code))
-        elif self._supervision.is_stopping and code:
+        elif (
+            self._supervision.is_stopping
+            and code
+            and not self._supervision.is_stopped_at_start(node_id, code)
+        ):
             log.error("node %d %s", node_id, _end_text(code))
         self._do(self._supervision.ended(node_id, code, self._runtime.monotonic()))
 

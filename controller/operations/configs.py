@@ -53,6 +53,9 @@ _THREAD_COUNTS: Final = (
     "num.replica.fetchers",
     "background.threads",
     "num.recovery.threads.per.data.dir",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.reader.threads",
 )
 _OF_A_LISTENER: Final = "listener.name."
 _OF_LISTENERS_OF_ALL: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")

@@ -13,6 +13,7 @@ from barnabas.controller.config.validators import ConfigError
 from barnabas.cores import layout
 from barnabas.cores.layout import CoreNode, PrivatePorts, check_folders, count_of, cpu_quota, nodes_of
 from barnabas.extensions import EXTENSIONS
+from barnabas.server import _check_folders
 
 PORTS = PrivatePorts(40_000, [40_001, 40_002])
 
@@ -194,3 +195,18 @@ def test_data_of_one_node(tmp_path: Path) -> None:
     with_data(tmp_path / "data")
     with pytest.raises(ConfigError, match=r"move all that is in \S+/data into \S+/data/node-1"):
         check_folders(config_of(log_dirs=str(tmp_path / "data")), 2)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_directory_that_can_not_be_read_is_left_to_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    """It is offline, and the others are served."""
+
+    def fail(_path: object) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", fail)
+    config = config_of(log_dirs=str(tmp_path))
+    check_folders(config, cores)
+    _check_folders(config)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -161,3 +162,13 @@ def test_families_that_one_node_alone_has() -> None:
         *("# HELP a A.", "# TYPE a gauge", 'a{node="1"} 1', 'a{node="2"} 3'),
         *("# HELP b B.", "# TYPE b gauge", 'b{node="2",x="y"} 2'),
     ]
+
+
+@pytest.mark.parametrize("group", ["a\r#", "a\rb", "a\x0b# HELP x", "a\u2028"])
+def test_a_label_with_other_line_ends_stays_in_its_line(group: str) -> None:
+    """A group may have any id."""
+    family = Family("kafka_consumergroup_lag", GAUGE, "Records behind")
+    family.add(5, {"consumergroup": group})
+    page = b"".join(exposition([family], openmetrics=False))
+    (sample,) = [line for line in merged({1: page}).split(b"\n") if line and not line.startswith(b"# ")]
+    assert sample == b'kafka_consumergroup_lag{node="1",consumergroup="%s"} 5' % group.encode()
