@@ -117,7 +117,7 @@ def test_a_fetch_of_an_unauthenticated_follower_acknowledges_nothing(cluster: Cl
     cluster.resume(second)
     eventually(lambda: producer.poll(0.1) is not None and len(acknowledged) == sent, 120)
     cluster.kill(leader)
-    cluster.leader("t", 0)  # first: librdkafka asks the leader that it knows for ever
+    cluster.wait_until_led("t")
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
     try:
         eventually(lambda: _end(consumer) == sent, 120)

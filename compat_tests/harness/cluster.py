@@ -245,6 +245,17 @@ class Cluster:
 
         self._await(known, timeout, "the brokers do not know each other")
 
+    def wait_until_led(self, topic: str, partition: int = 0, timeout: float = 60) -> None:
+        """Wait until every broker that runs names a running leader of the partition: librdkafka asks the one that it knows for ever."""
+
+        def led() -> bool:
+            views = [cluster_view.metadata(self.addresses[node]).partitions for node in self.live]
+            return all(
+                (topic, partition) in view and view[topic, partition].leader in self.live for view in views
+            )
+
+        self._await(led, timeout, f"not every broker knows who leads {topic}-{partition}")
+
     def wait_until_whole(self, timeout: float = 60) -> None:
         """Wait until every broker sees every partition with a leader and all replicas in sync."""
 

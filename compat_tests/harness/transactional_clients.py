@@ -143,7 +143,11 @@ class AioKafkaProducer(TransactionalProducer):
         self._producer = self._run(make())
 
     def initialize(self) -> None:
-        self._run(self._producer.start())
+        try:
+            self._run(self._producer.start())
+        except AssertionError as error:
+            # Of aiokafka itself: Metadata has no brokers while all are fenced, as after all have died.
+            raise aiokafka.errors.NodeNotReadyError(str(error)) from error
 
     def begin(self) -> None:
         self._run(self._producer.begin_transaction())

@@ -49,6 +49,8 @@ class Model:
         self.promised = 0
         self.opened_at = 0  # where the log ended when it was opened
         self.epoch = 0
+        # (where the log ended, what a failed append had written behind it and cut off again): the cut is not synced
+        self.left_over: tuple[int, list[Batch]] = (0, [])
         self.doubtful = False  # a sync has failed: what the page cache shows may never reach the medium
 
     def append(self, sent: bytes, gap: int = 0) -> None:
@@ -117,6 +119,7 @@ class Model:
         """
         name = log.name
         if power_failed:
+            self._take_what_is_back(log)
             self._leave_out_what_is_missing(log)
         starts = range(self.start_kept, self.first_visible() + 1)
         assert log.log_start_offset in starts, f"{name} starts at {log.log_start_offset}, not in {starts}"
@@ -136,6 +139,15 @@ class Model:
         self.opened_at = self.end
         self.promised = log.flusher.recovery_point if not self.doubtful else self.promised
         check(log, self)
+
+    def _take_what_is_back(self, log: Log) -> None:
+        """Batches of a leader, whole or not at all: a replica may have them."""
+        end, left_over = self.left_over
+        for batch in left_over if end == self.end else ():
+            if batch.last < log.log_end_offset:
+                self.batches.append(batch)
+                self.history.append(batch)
+                self.end = batch.last + 1
 
     def _leave_out_what_is_missing(self, log: Log) -> None:
         there = {header.base_offset for header in log.segments.headers(log.segments[0].base_offset)}

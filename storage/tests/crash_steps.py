@@ -44,6 +44,11 @@ def follow(world: World, log: Log, model: Model) -> None:
         while batches and model.end < log.log_end_offset:
             model.append(*batches.pop(0))
         assert model.end == log.log_end_offset
+        rest, end = [], model.end
+        for sent, gap in batches:
+            rest.append(Batch(sent, end + gap, model.epoch))
+            end = rest[-1].last + 1
+        model.left_over = model.end, rest
         return
     except ProcessKilled:
         model.may_follow(batches)
