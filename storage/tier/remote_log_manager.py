@@ -238,9 +238,8 @@ class RemoteLogManager:
         name = led.partition.log.name
         if error is None:
             led.backoff.reset()
-            if (
-                has_copied and not led.partition.is_ended
-            ):  # another segment may wait; other partitions come first
+            # Another segment may wait; other partitions come first.
+            if has_copied and not led.partition.is_ended:
                 led.is_busy = True
                 self._queue.add(led.partition.steps(), partial(self._passed, led))
         elif isinstance(error, LeaderDeposed):
