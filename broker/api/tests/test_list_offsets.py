@@ -141,3 +141,15 @@ def test_nothing_is_pending_where_all_is_tiered(world: World) -> None:
     log.remote = cast("RemoteReads", SimpleNamespace(tiered_offset=2))
     assert _find(world.partition, EARLIEST_PENDING_UPLOAD, 3, {}) == (-1, -1, -1)
     log.remote = None
+
+
+def test_nothing_is_pending_before_it_is_known_what_is_tiered(world: World) -> None:
+    """The log begins before its first segment, and its leader has not claimed the manifest yet (KIP-1023)."""
+    log = world.partition.log
+    world.partition.append(build_batch([Record(at, 0, None, b"v") for at in range(3)]))
+    log.roll()
+    log.segments.remove_below(3)
+    log.remote = cast("RemoteReads", SimpleNamespace(tiered_offset=-1))
+    assert log.local_log_start_offset > log.log_start_offset
+    assert _find(world.partition, EARLIEST_PENDING_UPLOAD, 3, {}) == (-1, -1, -1)
+    log.remote = None
