@@ -229,7 +229,7 @@ def check_folders(config: BrokerConfig, count: int) -> None:
     if left:
         raise ConfigError(_left_out(config, left, count))
     for each in directories:
-        if count > 1 and (Path(each) / META_PROPERTIES).exists():
+        if count > 1 and os.path.exists(Path(each) / META_PROPERTIES):
             raise ConfigError(
                 f"{each} has the data of a node that ran without {CORES}: while it is stopped, move all that is in {each} into "
                 f"{folder_of(each, config.node_id)}, or choose another log.dirs"
@@ -244,7 +244,7 @@ def _nodes_in(directory: Path) -> list[int]:
     except OSError:
         return []
     found = filter(None, map(_FOLDER.fullmatch, names))
-    return [int(each[1]) for each in found if (directory / each[0] / META_PROPERTIES).exists()]
+    return [int(each[1]) for each in found if os.path.exists(directory / each[0] / META_PROPERTIES)]
 
 
 def _left_out(config: BrokerConfig, left: Sequence[int], count: int) -> str:

@@ -77,7 +77,8 @@ class Restores:
         if source is None or held.offline or held in self._empty:
             return True
         if held.log_end_offset > 0:
-            _abort_open_transactions(held, leader_epoch)  # a kill may have come before
+            # A kill may have come before. One that began below the log's start may be a live one, whose records were deleted.
+            _abort_open_transactions(held, leader_epoch, held.log_start_offset)
             return True
         waiting = self._waiting.get(held)
         if waiting is None or waiting.leader_epoch != leader_epoch:
@@ -88,17 +89,14 @@ class Restores:
         return False
 
     def _begin(self, waiting: _Waiting) -> None:
-        if not self._is_current(waiting):
-            return
-        if not waiting.log.config.remote_restore:
-            self._lead(waiting)
-        else:
+        if self._is_current(waiting):
             self._manager.restore(
                 waiting.log,
                 waiting.source.cluster_id,
                 waiting.source.topic_id,
                 waiting.leader_epoch,
                 lambda: not self._is_current(waiting),
+                lambda: not waiting.log.config.remote_restore,
                 partial(self._restored, waiting),
             )
 
@@ -171,7 +169,7 @@ class Restores:
             waiting.source.topic_id,
             waiting.source.cluster_id,
         )
-        _abort_open_transactions(held, waiting.leader_epoch)
+        _abort_open_transactions(held, waiting.leader_epoch, 0)
         self._lead(waiting)
 
     def _lead(self, waiting: _Waiting) -> None:
@@ -191,14 +189,14 @@ class Restores:
         self._runtime.call_later(waiting.backoff.next_s(), partial(self._begin, waiting))
 
 
-def _abort_open_transactions(held: Log, leader_epoch: int) -> None:
-    """Those that began in what is in remote storage alone: it ends below the last stable offset of the log that it comes from, so
-    that all of these had ended there. Called before the partition is led."""
+def _abort_open_transactions(held: Log, leader_epoch: int, from_offset: int) -> None:
+    """Those that began at this offset or later in what is in remote storage alone: that ends below the last stable offset of the log
+    that it comes from, so that they had ended there. Called before the partition is led."""
     state = held.producers.state
     if state is None:
         return
     for first_offset, producer_id in tuple(state.ongoing.items()):
-        if first_offset >= held.local_log_start_offset:
+        if not from_offset <= first_offset < held.segments.bases[0]:
             continue
         entry = state.entries[producer_id]
         log.warning(

@@ -46,6 +46,12 @@ def configured_store(config: BrokerConfig, time_ms: Callable[[], int]) -> Object
         raise ConfigError(str(error)) from error
 
 
+def _is_source(image: MetadataImage, topic_id: str) -> bool:
+    """Whether a topic begins with what is in the store of this one, and may not have copied it yet."""
+    sources = (RestoreSource.parse(image.topic_configs(name).get(RESTORE, "")) for name in image.topics)
+    return any(source is not None and source.topic_id == topic_id for source in sources)
+
+
 class Tiering:
     """See the module. All calls on the loop's thread."""
 
@@ -100,19 +106,13 @@ class Tiering:
             self._runtime,
             self._store,
             self._cluster_id,
-            lambda topic_id: self._is_wanted(controller.image, topic_id),
+            lambda topic_id: controller.image.topic_by_id(uuid_from_string(topic_id)) is not None,
+            lambda topic_id: _is_source(controller.image, topic_id),
             lambda: self._collects(controller.image),
             self._wall_clock.deletion_time_ms,
         )
         self._note_tiered(image, image.topics)
         controller.add_listener(self._metadata_changed)
-
-    def _is_wanted(self, image: MetadataImage, topic_id: str) -> bool:
-        """Whether the metadata has this topic, or one that begins with what is in the store of it, and may not have copied it yet."""
-        if image.topic_by_id(uuid_from_string(topic_id)) is not None:
-            return True
-        sources = (RestoreSource.parse(image.topic_configs(name).get(RESTORE, "")) for name in image.topics)
-        return any(source is not None and source.topic_id == topic_id for source in sources)
 
     def _metadata_changed(self, image: MetadataImage, topics: TopicChanges, config_topics: set[str]) -> None:
         """As Controller.add_listener says. That a topic was removed is certain, however old the image is."""

@@ -44,10 +44,11 @@ class DeletedTopics:
         store: ObjectStore,
         cluster_id: Callable[[], str],
         exists: Callable[[str], bool],
+        is_source: Callable[[str], bool],
         collects: Callable[[], bool],
         deletion_time_ms: Callable[[], int | None],
     ) -> None:
-        """`exists(topic_id)`: whether the metadata has this topic, or one restored from it. `collects()`: whether this is the broker that deletes; several do no
+        """`exists(topic_id)`: whether the metadata has this topic. `is_source(topic_id)`: whether it has one restored from it. `collects()`: whether this is the broker that deletes; several do no
         harm. `deletion_time_ms()`: the time by which to delete; None while nothing may be deleted by its age."""
         self.unknown: list[str] = []  # ids of topics in the store that were found in the last report
         self.removed = 0  # topics
@@ -55,6 +56,7 @@ class DeletedTopics:
         self._store = store
         self._cluster_id = cluster_id
         self._exists = exists
+        self._is_source = is_source
         self._collects = collects
         self._deletion_time_ms = deletion_time_ms
         self._report_at = 0.0
@@ -129,10 +131,11 @@ class DeletedTopics:
         while after is not None:
             if self._is_stopped:
                 return
+            if self._is_source(topic_id):
+                return
             if self._exists(topic_id):
                 logger.error(
-                    "%s says that a topic is deleted, and it, or one restored from it, exists: it is kept",
-                    keys.tombstone(topic_id),
+                    "%s says that a topic is deleted, and it exists: it is kept", keys.tombstone(topic_id)
                 )
                 return
             count, after = yield partial(remove_page, self._store, keys.topic(topic_id), after)

@@ -105,6 +105,17 @@ class RemoteCache:
         """Have the indexes here. ObjectStoreError, OSError."""
         self._read(Cached(entry.name, AUX), partial(self._unpack_aux, keys, entry))
 
+    def read_beside(self, keys: PartitionKeys, entry: Entry, suffix: str) -> bytes:
+        """The content of one of these files. ObjectStoreError, OSError."""
+        path = f"{self.segment_directory(entry)}/{offset_file_name(entry.base_offset, suffix)}"
+        self.read_aux(keys, entry)
+        try:
+            return self.disk.read_file(path)
+        except FileNotFoundError:  # dropped a moment ago, or removed by another program
+            self.forget_indexes(entry)
+            self.read_aux(keys, entry)
+            return self.disk.read_file(path)
+
     def read_chunk(self, keys: PartitionKeys, entry: Entry, chunk: int) -> None:
         """Have the chunk here. ObjectStoreError, OSError."""
         self._read(Cached(entry.name, chunk), partial(self._download_chunk, keys, entry, chunk))
@@ -176,9 +187,7 @@ class RemoteCache:
         return f"{self.directory}/{cached.name}/{cached.chunk}.chunk"
 
     def _download_chunk(self, keys: PartitionKeys, entry: Entry, chunk: int) -> int:
-        self.read_aux(keys, entry)
-        path = f"{self.segment_directory(entry)}/{offset_file_name(entry.base_offset, CHECKSUMS_SUFFIX)}"
-        checksum = self.disk.read_file(path)[4 * chunk : 4 * chunk + 4]
+        checksum = self.read_beside(keys, entry, CHECKSUMS_SUFFIX)[4 * chunk : 4 * chunk + 4]
         start = chunk * CHUNK_BYTES
         length = min(CHUNK_BYTES, entry.log_size - start)
         data = self._store.get_range(keys.log(entry.name), start, length)

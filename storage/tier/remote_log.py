@@ -32,6 +32,7 @@ from barnabas.wire.record_batch import RecordBatchError
 logger = logging.getLogger("barnabas.tier")
 
 PREFETCH_BYTES: Final = 16 * 1024 * 1024
+SUPERSEDED_S: Final = 5.0  # until a manifest that the present leader has not claimed is looked at again
 RETRY_S: Final = 1.0  # after a read from the store that failed: until then others fail at once
 
 
@@ -93,6 +94,7 @@ class RemoteLog:
         "_is_claimed",
         "_leader_epoch",
         "_leaders_tiered_offset",
+        "_look_again_at",
         "_prefetched",
         "_quota",
         "_read_at",
@@ -140,6 +142,7 @@ class RemoteLog:
         # What a thread has read from the store, when, on the monotonic clock, and for which leader epoch; adopted on the loop.
         self._found: tuple[Manifest | None, float, int] | None = None
         self._read_at = 0.0
+        self._look_again_at = 0.0  # on the monotonic clock
         self._failed_until = 0.0
         self._failure = ""
         self._prefetched: tuple[str, int] | None = None  # the last chunk that was asked for ahead
@@ -305,17 +308,22 @@ class RemoteLog:
             raise self._would_wait(self._manifest_loader())
         entries, firsts = self._view
         index = bisect_right(firsts, offset) - 1
-        is_missing = index < 0 or entries[index].last_offset < offset
-        may_have_another = (is_missing or self._is_superseded()) and not self._is_claimed
-        if may_have_another and self._runtime.monotonic() - self._read_at > RETRY_S:
-            raise self._would_wait(self._manifest_loader())
-        if is_missing:
+        if index < 0 or entries[index].last_offset < offset:
+            if not self._is_claimed and self._runtime.monotonic() - self._read_at > RETRY_S:
+                raise self._would_wait(self._manifest_loader())  # the leader may have written another
             raise OffsetOutOfRange(f"offset {offset} of {self.name} is neither here nor in remote storage")
+        self._replace_superseded()
         return RemoteSegment(self._cache, self.keys, entries[index])
 
-    def _is_superseded(self) -> bool:
-        """Whether the manifest is that of an earlier leader: the present one will claim it, and may take some entries out."""
-        return self.manifest is not None and self.manifest.leader_epoch < self._leader_epoch
+    def _replace_superseded(self) -> None:
+        """Where the manifest is that of an earlier leader: the present one will claim it, and may take some entries out. Readers do
+        not wait for that: a store that is away would make all that is in the cache useless."""
+        if self._is_claimed or self.manifest is None or self.manifest.leader_epoch >= self._leader_epoch:
+            return
+        now = self._runtime.monotonic()
+        if now >= self._look_again_at and now - self._read_at > RETRY_S:
+            self._look_again_at = now + SUPERSEDED_S
+            self._runtime.run_in_thread(self._manifest_loader(), _ignore, remote=True)
 
     # --- in threads
 

@@ -140,6 +140,7 @@ class RemoteLogManager:
         topic_id: str,
         leader_epoch: int,
         has_ended: Callable[[], bool],
+        is_called_off: Callable[[], bool],
         done: Done[Restored],
     ) -> None:
         """What the log, which is empty, begins with when it takes what that topic has in the store; see Restore."""
@@ -153,6 +154,7 @@ class RemoteLogManager:
             leader_epoch,
             self._runtime.random_bytes(NONCE_BYTES).hex(),
             has_ended,
+            is_called_off,
         )
 
         def steps() -> Steps[Restored]:

@@ -15,7 +15,7 @@ from barnabas.storage.disk.disk import File
 from barnabas.storage.log.producer_snapshot import SNAPSHOT_SUFFIX, CorruptSnapshot, decode_snapshot
 from barnabas.storage.log.producers import ProducerEntry
 from barnabas.storage.log.segments import AuxState
-from barnabas.storage.segment.segment import Segment, offset_file_name
+from barnabas.storage.segment.segment import Segment
 from barnabas.storage.segment.transaction_index import TransactionIndex
 from barnabas.storage.tier.keys import PartitionKeys
 from barnabas.storage.tier.manifest import CHUNK_BYTES, Entry
@@ -218,9 +218,7 @@ def epochs_of(entries: Sequence[Entry]) -> list[tuple[int, int]]:
 
 
 def _producers(cache: RemoteCache, keys: PartitionKeys, entry: Entry) -> list[ProducerEntry]:
-    cache.read_aux(keys, entry)
-    path = f"{cache.segment_directory(entry)}/{offset_file_name(entry.base_offset, SNAPSHOT_SUFFIX)}"
-    content = cache.disk.read_file(path)
+    content = cache.read_beside(keys, entry, SNAPSHOT_SUFFIX)
     try:
         found = decode_snapshot(content) if content else []
     except CorruptSnapshot as error:

@@ -45,8 +45,10 @@ class Restore:
         leader_epoch: int,
         nonce: str,
         has_ended: Callable[[], bool],
+        is_called_off: Callable[[], bool],
     ) -> None:
-        """`has_ended()`: the broker no longer leads the partition in this epoch."""
+        """`has_ended()`: the broker no longer leads the partition in this epoch. `is_called_off()`: it is to begin empty, where no
+        manifest names what was copied yet."""
         self._store = store
         self._cache = cache
         self._source = source
@@ -54,12 +56,15 @@ class Restore:
         self._leader_epoch = leader_epoch
         self._nonce = nonce
         self._has_ended = has_ended
+        self._is_called_off = is_called_off
 
     def steps(self) -> Steps[Restored]:
         """ObjectStoreError, CorruptManifest, CorruptDescription, LeaderDeposed, OSError."""
         writer = ManifestWriter(self._store, self._keys, self._leader_epoch)
         manifest: Manifest | None = yield writer.read
         if manifest is None:
+            if self._is_called_off():
+                return Restored(0, AuxState(0, [], []))
             manifest = yield self._source_manifest
             assert manifest is not None
             yield from self._copy(manifest.entries)

@@ -88,18 +88,22 @@ class TieredPartition:
             return False
         if not self._claimed:
             yield from self._claim()
-        yield from self._expire()
-        # Before anything is copied, which may fail for as long as a store is full.
+        # Before anything is written, which may fail for as long as a store is full.
         try:
             yield from self._delete_going()
         except ObjectStoreError:
             if not self._claimed:
                 raise
+        yield from self._expire()
         if self._runtime.monotonic() >= self._collect_at:
             yield from self._collect()
         is_copied = not self.log.config.remote_log_copy_disable and (yield from self._copy())
         yield from self._expire()
-        yield from self._delete_going()
+        try:
+            yield from self._delete_going()
+        except ObjectStoreError:
+            if not (is_copied and self._claimed):
+                raise
         return is_copied
 
     def lag(self) -> tuple[int, int]:

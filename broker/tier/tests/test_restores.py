@@ -289,19 +289,56 @@ def test_a_deleted_topic_stays_until_what_is_restored_from_it_is_deleted() -> No
     cluster.run_until(lambda: not list(cluster.store.list(cluster.keys.topic(topic_id))), seconds=2100)
 
 
-def test_a_restore_that_is_called_off_when_all_is_copied_is_completed() -> None:
-    """The topic's manifest names the segments by then: an empty log beside it could never be tiered."""
+@pytest.mark.parametrize("failed", ["", ".aux"])
+def test_a_restore_that_is_called_off_when_all_is_copied_is_completed(failed: str) -> None:
+    """The topic's manifest names the segments by then: an empty log beside it could never be tiered. `failed`: what is read next."""
     cluster, topic_id = filled()
     source = cluster.source(topic_id)
+    calls: list[str] = []
 
-    def faults(verb: str, key: str) -> None:
-        if verb == "create" and key.endswith("manifest") and topic_id not in key:
+    def faults(verb: str, key: str) -> Fault | None:
+        if topic_id in key:
+            return None
+        if verb == "create" and key.endswith("manifest"):
             log = cluster.partition("r", 2).log
             log.update_config(msgspec.structs.replace(log.config, remote_restore=""))
+            calls.append(verb)
+        elif verb == "get" and calls == ["create"] and failed and key.endswith(failed):
+            calls.append(verb)
+            return Fault.BEFORE
+        return None
 
     cluster.store.faults = faults
     restored(cluster, source, [2])
     leader = cluster.leader("r", 2)
+    assert len(calls) == 1 + bool(failed)
     assert not leader.log.config.remote_restore
     assert cluster.values(leader) == list(range(5))
     cluster.fill(leader, 2, first=5)
+
+
+@pytest.mark.parametrize("first_deleted", [0, 1])
+def test_a_live_transaction_outlives_a_change_of_leaders(first_deleted: int) -> None:
+    """Of a topic that was restored long ago, also where its first record has been deleted."""
+    cluster, topic_id = filled()
+    restored(cluster, cluster.source(topic_id), [2, 3])
+    leader, follower = cluster.leader("r", 2), cluster.partition("r", 3)
+    log = leader.log
+    base, now_ms = log.log_end_offset, cluster.runtimes[2].time_ms()
+    batch = build_batch(
+        [Record(0, now_ms, None, b"5")],
+        producer_id=99,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    log.append_as_leader(batch, leader.leader_epoch, verification=verified(log, batch))
+    leader.append(memoryview(bytearray(build_batch([Record(0, now_ms, None, b"6")]))))
+    cluster.run_until(lambda: leader.high_watermark == follower.log.log_end_offset == base + 2)
+    log.increment_log_start_offset(base + first_deleted)
+    cluster.run_until(lambda: follower.log.log_start_offset == base + first_deleted)
+    cluster.runtimes[2].end()
+    led = cluster.leader("r", 3).log
+    assert led.log_end_offset == base + 2
+    assert led.producers.state is not None
+    assert led.producers.state.ongoing == {base: 99}

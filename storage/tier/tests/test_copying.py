@@ -7,6 +7,7 @@ from functools import partial
 import msgspec
 import pytest
 
+from barnabas.runtime.slices import run_through
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.tier import manifest_writer
@@ -117,16 +118,31 @@ def test_what_has_expired_leaves_a_store_that_takes_nothing_more() -> None:
     check(workshop)
 
 
+def test_what_is_going_leaves_a_store_that_takes_no_manifest_either() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill(30)
+    workshop.tier()
+    workshop.store.faults = lambda verb, _key: Fault.BEFORE if verb == "delete" else None
+    workshop.retain(local_retention_bytes=0, retention_bytes=900)
+    workshop.tier()
+    assert workshop.manifest is not None
+    going = [entry for entry in workshop.manifest.entries if entry.going]
+    before = len(workshop.objects)
+    workshop.retain(local_retention_bytes=0, retention_bytes=0)  # more expires, which can't be noted
+    workshop.store.faults = lambda verb, _key: Fault.BEFORE if verb in ("put", "replace") else None
+    workshop.runtime.advance(60)
+    workshop.tier()
+    assert len(workshop.objects) == before - 2 * len(going)
+
+
 def test_objects_that_cannot_be_removed_do_not_hold_up_copying() -> None:
     workshop = TieredWorkshop()
     workshop.fill(30)
     workshop.tier()
     workshop.store.faults = lambda verb, _key: Fault.BEFORE if verb == "delete" else None
     workshop.retain(local_retention_bytes=0, retention_bytes=900)
-    workshop.fill(10)
-    for _ in range(10):
-        workshop.runtime.advance(60)
-        workshop.tier()
+    workshop.fill(30)
+    workshop.tier()
     assert workshop.present[-1].last_offset + 1 == workshop.tiered.segments.active.base_offset
 
 
@@ -238,23 +254,33 @@ def test_a_replica_takes_the_manifest_of_the_new_leader() -> None:
     )
     workshop.store.replace(workshop.keys.manifest, encode(claimed), version)
     workshop.runtime.advance(60)
+    waiting(partial(workshop.tiered.read, 0, 100))  # asks the store for it, and does not wait
+    workshop.runtime.run_until_idle()
     waiting(partial(workshop.tiered.read, 0, 100))
     remote = workshop.tiered.remote
     assert remote is not None
     assert [entry.name for entry in remote.entries] == [entry.name for entry in claimed.entries]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("suffix", [".chunk", ".index", ".txnindex"])
-def test_a_file_that_was_removed_from_the_cache_is_read_again(suffix: str) -> None:
+@pytest.mark.parametrize(
+    "suffixes",
+    [(".chunk",), (".index",), (".txnindex",), (".timeindex",), (".chunk", ".checksums"), (".snapshot",)],
+)
+def test_a_file_that_was_removed_from_the_cache_is_read_again(suffixes: tuple[str, ...]) -> None:
     workshop = TieredWorkshop()
     workshop.fill(20)
     workshop.tier()
     workshop.retain(local_retention_bytes=0)
     check(workshop)
     directory = workshop.cache.segment_directory(workshop.present[0])
-    removed = [name for name in workshop.disk.list(directory) if name.endswith(suffix)]
-    assert removed
+    removed = [name for name in workshop.disk.list(directory) if name.endswith(suffixes)]
+    assert len(removed) == len(suffixes)
     for name in removed:
         workshop.disk.remove(f"{directory}/{name}")
     waiting(partial(workshop.tiered.read, 1, 1000))
     check(workshop)
+    first = workshop.present[0]
+    remote = workshop.tiered.remote
+    assert remote is not None
+    state = run_through(remote.aux_state(first.last_offset + 1, workshop.epoch))
+    assert state.offset == first.last_offset + 1

@@ -23,6 +23,7 @@ class Collector:
         self.runtime = InlineRuntime()
         self.store = MemoryStore(self.runtime.time_ms)
         self.known = {GONE, KEPT}
+        self.sources: set[str] = set()  # of topics that are restored
         self.collects = True
         self.trusts_clock = True
         self.deleted = self.open()
@@ -36,6 +37,7 @@ class Collector:
             self.store,
             lambda: "cluster",
             lambda topic_id: topic_id in self.known,
+            lambda topic_id: topic_id in self.sources,
             lambda: self.collects,
             lambda: self.runtime.time_ms() if self.trusts_clock else None,
         )
@@ -120,6 +122,19 @@ def test_a_topic_that_exists_is_kept_whatever_says_that_it_is_deleted() -> None:
     here.deleted.deleted(KEPT)
     here.runtime.advance(2 * DAY_S)
     assert here.topics() == {GONE, KEPT}
+
+
+def test_what_a_topic_is_restored_from_is_kept_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Copying may take long."""
+    here = Collector()
+    here.sources = {GONE}
+    here.delete()
+    here.runtime.advance(2 * HOUR_S)
+    assert here.topics() == {GONE, KEPT}
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    here.sources = set()
+    here.runtime.advance(HOUR_S)
+    assert here.topics() == {KEPT}
 
 
 def test_nothing_is_removed_without_a_tombstone() -> None:
