@@ -333,6 +333,9 @@ def test_a_live_transaction_outlives_a_change_of_leaders(first_deleted: int) -> 
         transactional=True,
     )
     log.append_as_leader(batch, leader.leader_epoch, verification=verified(log, batch))
+    cluster.run_until(lambda: follower.log.log_end_offset == base + 1)
+    log.roll()
+    follower.log.roll()
     leader.append(memoryview(bytearray(build_batch([Record(0, now_ms, None, b"6")]))))
     cluster.run_until(lambda: leader.high_watermark == follower.log.log_end_offset == base + 2)
     log.increment_log_start_offset(base + first_deleted)
