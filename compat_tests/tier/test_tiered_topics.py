@@ -270,7 +270,7 @@ def test_topics_are_restored_from_the_bucket_alone(
     for client in CLIENTS:
         assert client.consume(broker.bootstrap, topic, ACTIVE) == wanted, client.name
     restored = _offset(broker, "transactions", OffsetSpec.latest())
-    assert end - 2 <= restored < end  # but for the last transaction's marker
+    assert end - 2 <= restored <= end  # the last transaction's marker is not there; one that aborts it may be
     for read in READERS:
         assert read(broker.bootstrap, "transactions", 1, READ_COMMITTED) == COMMITTED
         assert read(broker.bootstrap, "transactions", 1, READ_UNCOMMITTED) == IN_TRANSACTIONS
