@@ -148,11 +148,14 @@ class ProducerStateManager:
             if epoch == entry.producer_epoch:
                 batches = entry.batches
                 last_sequence = batches[-1].last_sequence if batches else NO_SEQUENCE
-                if header.base_sequence != (last_sequence + 1 if last_sequence != MAX_SEQUENCE else 0):
+                expected = last_sequence + 1 if last_sequence != MAX_SEQUENCE else 0
+                # 0 may be the next one of a producer with batches, and be that of one of them.
+                if header.base_sequence != expected or (not expected and batches):
                     duplicate = entry.find_duplicate(header)
-                    if duplicate is None:
+                    if duplicate is not None:
+                        return duplicate
+                    if header.base_sequence != expected:
                         raise self._out_of_order(header, offset, last_sequence)
-                    return duplicate
             elif epoch > entry.producer_epoch:
                 self._check_first_of_epoch(header, offset, entry)
         if epoch < entry.producer_epoch:

@@ -391,6 +391,17 @@ def test_against_the_model(make_workshop: Callable[[], Any], steps: list[tuple[A
         assert run.follower.last_stable_offset == model.last_stable_offset
 
 
+def test_a_batch_that_repeats_the_first_one_behind_one_without_a_sequence(
+    make_workshop: Callable[[], Any],
+) -> None:
+    """As of a group coordinator: the next sequence is 0 then, which the first batch has as well."""
+    run = Run(make_workshop)
+    run.step(("verified", 1, 0, 0, False))
+    run.step(("data", 1, 0, 0, "coordinator"))
+    run.step(("data", 1, 0, 0, "plain"))
+    assert run.log.log_end_offset == 4
+
+
 def refused(act: Callable[[], object]) -> tuple[ErrorCode, str]:
     with pytest.raises(StorageError) as caught:
         act()
