@@ -41,7 +41,7 @@ def run(parsed: Namespace) -> int:
         for line in _ACTIONS[parsed.action](store, parsed):
             print(line, flush=True)  # noqa: T201 - the terminal is the interface here
     except (ConfigError, CommandFailed, ServerError, CorruptManifest, CorruptDescription, OSError) as error:
-        print(f"barnabas tier: {error}", file=sys.stderr)  # noqa: T201
+        print(f"barnabas tier: {error}", file=sys.stderr)  # noqa: T201 - as above
         return 1
     return 0
 

@@ -125,8 +125,7 @@ class Supervision:
         """A node's process has ended. `code`: as Popen has it, negative for a signal."""
         self.last_codes[node_id] = code
         if self.is_stopping:
-            if not self.is_stopped_at_start(node_id, code):
-                self._code = self._code or int(code != 0)
+            self._code = self._code or int(self.is_failure(node_id, code))
             self._change(node_id, Event.END)
             return self._go_on_stopping()
         if not self.was_ready:
@@ -136,9 +135,10 @@ class Supervision:
         self._change(node_id, Event.FAIL)
         return [StartLater(node_id, self._pause_s(node_id, now))]
 
-    def is_stopped_at_start(self, node_id: int, code: int) -> bool:
-        """Whether a stop has ended the node before it could handle the signal: it had nothing to lose."""
-        return code == -signal.SIGTERM and node_id not in self._ready_at
+    def is_failure(self, node_id: int, code: int) -> bool:
+        """Whether a node has not stopped as it was asked to. One that the signal ended before it could handle it had nothing to lose."""
+        is_stopped_at_start = code == -signal.SIGTERM and node_id not in self._ready_at
+        return code != 0 and not is_stopped_at_start
 
     def due(self, node_id: int) -> list[Action]:
         """A pause of StartLater is over. Without effect while the nodes stop."""

@@ -222,11 +222,7 @@ class Supervisor:
         self._children.pop(node_id, None)
         if not self._supervision.is_stopping and not self._supervision.was_ready:
             log.error("node %d %s before all nodes were ready", node_id, _end_text(code))
-        elif (
-            self._supervision.is_stopping
-            and code
-            and not self._supervision.is_stopped_at_start(node_id, code)
-        ):
+        elif self._supervision.is_stopping and self._supervision.is_failure(node_id, code):
             log.error("node %d %s", node_id, _end_text(code))
         self._do(self._supervision.ended(node_id, code, self._runtime.monotonic()))
 

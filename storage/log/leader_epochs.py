@@ -37,7 +37,7 @@ class LeaderEpochCache:
         self._directory = directory
         self._epochs: list[int] = []
         self._starts: list[int] = []
-        self._hidden_below = 0  # the file has what lies below this offset, and nobody else sees it
+        self._hidden_below = 0  # what lies below this offset is in the file alone
         self.latest_epoch = UNDEFINED_EPOCH  # read by every append
         self.must_last = False  # what lies below the first segment could not be found again
         self.unsaved = False  # whether the file lacks what `assign_unsaved` has taken

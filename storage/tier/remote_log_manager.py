@@ -228,9 +228,12 @@ class RemoteLogManager:
                 and not led.partition.is_ended
                 and led.partition.remote.keys not in self._ending
             ):
-                led.is_busy = True
-                self._queue.add(led.partition.steps(), partial(self._passed, led))
+                self._begin(led)
             yield
+
+    def _begin(self, led: _Led) -> None:
+        led.is_busy = True
+        self._queue.add(led.partition.steps(), partial(self._passed, led))
 
     def _passed(self, led: _Led, has_copied: bool | None, error: BaseException | None) -> None:
         led.is_busy = False
@@ -242,8 +245,7 @@ class RemoteLogManager:
             led.backoff.reset()
             # Another segment may wait; other partitions come first.
             if has_copied and not led.partition.is_ended:
-                led.is_busy = True
-                self._queue.add(led.partition.steps(), partial(self._passed, led))
+                self._begin(led)
         elif isinstance(error, LeaderDeposed):
             logger.info("%s: tiering ends here: %s", name, error)
             led.partition.is_ended = True

@@ -15,6 +15,7 @@ from barnabas.storage.tier.garbage import ORPHAN_AGE_MS
 from barnabas.storage.tier.manifest import CHUNK_BYTES, ENTRY_BYTES_MAX, CorruptManifest, encode
 from barnabas.storage.tier.manifest_writer import read_manifest
 from barnabas.storage.tier.memory_store import Fault
+from barnabas.storage.tier.remote_log import RemoteLog
 from barnabas.storage.tier.tests.test_tiered_log import TieredWorkshop, check, waiting
 
 
@@ -228,7 +229,7 @@ def test_a_backlog_holds_up_no_claim_of_another_partition() -> None:
                 workshop.manager.follow(other, 2)
                 workshop.manager.lead(other, 2)
                 workshop.manager.run_pass(lambda: None)
-        if "manifest" in key and other.remote is not None and key == other.remote.keys.manifest:  # type: ignore[attr-defined]
+        if isinstance(other.remote, RemoteLog) and key == other.remote.keys.manifest:
             uploads.append("claim")
 
     workshop.store.faults = faults
@@ -258,8 +259,8 @@ def test_a_replica_takes_the_manifest_of_the_new_leader() -> None:
     workshop.runtime.run_until_idle()
     waiting(partial(workshop.tiered.read, 0, 100))
     remote = workshop.tiered.remote
-    assert remote is not None
-    assert [entry.name for entry in remote.entries] == [entry.name for entry in claimed.entries]  # type: ignore[attr-defined]
+    assert isinstance(remote, RemoteLog)
+    assert [entry.name for entry in remote.entries] == [entry.name for entry in claimed.entries]
 
 
 @pytest.mark.parametrize(
