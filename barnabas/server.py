@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.listeners import format_address
 from barnabas.controller.config.validators import ConfigError
-from barnabas.cores import NODE_FOLDER, SUPERVISOR_PIPE
+from barnabas.cores import NODE_FOLDER, SUPERVISOR_PIPE, names_in
 from barnabas.extensions import EXTENSIONS
 from barnabas.log_format import TEXT, use_json
 from barnabas.start_errors import CannotStart, bind, explain
@@ -73,21 +73,13 @@ def _load(file: str | None, settings: Iterable[str]) -> BrokerConfig:
 
 def _check_folders(config: BrokerConfig) -> None:
     """CannotStart where several nodes have run in the log directories (barnabas.cores)."""
-    if any(name.startswith(NODE_FOLDER) for each in config.log_dirs for name in _names_in(each)):
+    if any(name.startswith(NODE_FOLDER) for each in config.log_dirs for name in names_in(each)):
         from barnabas.cores.layout import check_folders
 
         try:
             check_folders(config, 1)
         except ConfigError as error:
             raise CannotStart(str(error)) from error
-
-
-def _names_in(directory: str) -> list[str]:
-    """None where it can't be read: the broker takes such a directory offline, and says so."""
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
 
 
 def _log_notes(config: BrokerConfig) -> None:

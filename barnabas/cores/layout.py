@@ -17,7 +17,7 @@ import msgspec
 
 from barnabas.broker.config.listeners import format_address, parse_address, parse_protocol_map
 from barnabas.controller.config.validators import ConfigError
-from barnabas.cores import NODE_FOLDER
+from barnabas.cores import NODE_FOLDER, names_in
 from barnabas.storage.manager.directory import META_PROPERTIES
 
 if TYPE_CHECKING:
@@ -237,13 +237,8 @@ def check_folders(config: BrokerConfig, count: int) -> None:
 
 
 def _nodes_in(directory: Path) -> list[int]:
-    """The nodes that have data there. A partition of a topic named `node` has such a folder, too, and no meta.properties. None where
-    it can't be read: the nodes take such a directory offline, and say so."""
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return []
-    found = filter(None, map(_FOLDER.fullmatch, names))
+    """The nodes that have data there. A partition of a topic named `node` has such a folder, too, and no meta.properties."""
+    found = filter(None, map(_FOLDER.fullmatch, names_in(directory)))
     return [int(each[1]) for each in found if os.path.exists(directory / each[0] / META_PROPERTIES)]
 
 
