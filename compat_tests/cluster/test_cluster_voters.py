@@ -228,7 +228,9 @@ def test_a_static_quorum_is_raised(broker_kind: str, tmp_path: Path, java_tools:
         refused = quorum.remove(1, "AAAAAAAAAAAAAAAAAAAAAQ", status=1)
         assert "UnsupportedVersionException" in refused
         where = ("--bootstrap-server", cluster.bootstrap)
-        java_tools.run("kafka-features", *where, "upgrade", "--feature", "kraft.version=1")
+        raised = ("kafka-features", *where, "upgrade", "--feature", "kraft.version=1")
+        # Kafka refuses until each voter has sent the versions that it supports.
+        eventually(lambda: java_tools.run(*raised, status=None).status == 0)
         cluster.dynamic = True
         cluster.add(4, COMBINED)
         cluster.start(4)
