@@ -18,9 +18,10 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.bench import driver, latency, prepared
 from compat_tests.bench.floor import ReplicatedFloor
-from compat_tests.bench.workloads import Measures, cpu_seconds
+from compat_tests.bench.workloads import Measures
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.process_usage import cpu_seconds
 
 _LARGE = prepared.batch(1000, 1000)  # 1 MB
 _KILOBYTE = prepared.batch(1, 1000)

@@ -26,9 +26,10 @@ from confluent_kafka.cimpl import NewTopic
 from compat_tests.bench import driver, prepared
 from compat_tests.bench.__main__ import say
 from compat_tests.bench.report import Results
-from compat_tests.bench.workloads import Measures, cpu_seconds
+from compat_tests.bench.workloads import Measures
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.core_nodes import consecutive_ports, nodes_of
+from compat_tests.harness.process_usage import cpu_seconds
 
 SHARED_MEMORY = Path("/dev/shm")  # so that the disk is not measured
 TOPICS = 2

@@ -29,6 +29,7 @@ from compat_tests.bench import prepared
 from compat_tests.bench.driver import Connection
 from compat_tests.bench.report import cell, markdown
 from compat_tests.bench.workloads import Measures
+from compat_tests.harness.process_usage import cpu_seconds, resident_bytes
 from compat_tests.suites.go_module import GoUnavailableError, build_program
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -189,29 +190,19 @@ def _apis(address: str) -> int:
     return int(count)
 
 
-def _resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Of all threads of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def measure(command: list[str]) -> Measures:
     """One round of one double."""
     begin = time.perf_counter()
     with _started(command) as (process, address):
         _first_produce(address)
-        started, started_cpu = time.perf_counter() - begin, _cpu_seconds(process.pid)
+        started, started_cpu = time.perf_counter() - begin, cpu_seconds(process.pid)
         time.sleep(1)  # what a start has left to do
-        resident = _resident_bytes(process.pid)
+        resident = resident_bytes(process.pid)
         _latencies(address, 1000)  # a JVM compiles meanwhile
         latencies = _latencies(address, 2000)
-        cpu = _cpu_seconds(process.pid)
+        cpu = cpu_seconds(process.pid)
         rate = _throughput(address, _REQUESTS)
-        cpu = _cpu_seconds(process.pid) - cpu
+        cpu = cpu_seconds(process.pid) - cpu
         return {
             "APIs served": _apis(address),
             "exec to first acknowledged produce, s": started,

@@ -43,9 +43,10 @@ from compat_tests.bench.group_members import (
 from compat_tests.bench.report import Results
 from compat_tests.bench.share import measure_shares
 from compat_tests.bench.startup import make_brokers
-from compat_tests.bench.workloads import Measures, cpu_seconds
+from compat_tests.bench.workloads import Measures
 from compat_tests.conform.client import Connection
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.process_usage import cpu_seconds
 
 # Kafka's defaults, where those of this broker or of the harness are others.
 SETTINGS = {

@@ -19,10 +19,11 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.bench import driver, latency, prepared
 from compat_tests.bench.driver import Connection
-from compat_tests.bench.workloads import Measures, cpu_seconds, topic_of
+from compat_tests.bench.workloads import Measures, topic_of
 from compat_tests.fuzz.worst import WORST
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import NewTopic
+from compat_tests.harness.process_usage import cpu_seconds
 
 # Requests that both brokers serve; each is among the most expensive of its kind for one of the two.
 REQUESTS = (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from compat_tests.bench.workloads import Measures, cpu_seconds, topic_of
+from compat_tests.bench.workloads import Measures, topic_of
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.process_usage import cpu_seconds
 
 _RECORD_SIZE = 1000
 

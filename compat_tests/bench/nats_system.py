@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient
 from compat_tests.bench import driver
 from compat_tests.bench.nats_offsets import TopicEnd
 from compat_tests.bench.nats_publisher import connect
-from compat_tests.bench.workloads import cpu_seconds
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.confluent_admin import NewTopic
 from compat_tests.harness.nats_server import NatsServer
+from compat_tests.harness.process_usage import cpu_seconds
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.streams import Streams
 

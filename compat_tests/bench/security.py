@@ -33,10 +33,11 @@ from barnabas.testing.ports import free_port
 from compat_tests.bench import driver, prepared
 from compat_tests.bench.report import Results
 from compat_tests.bench.startup import WarmApacheBroker
-from compat_tests.bench.workloads import Measures, cpu_seconds, rates, topic_of
+from compat_tests.bench.workloads import Measures, rates, topic_of
 from compat_tests.harness import raw
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.process_usage import cpu_seconds
 from compat_tests.harness.tls_files import TlsFiles
 
 USER, PASSWORD = "alice", "alice-secret"

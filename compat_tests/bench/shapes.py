@@ -6,7 +6,8 @@ Records are of 1 KB. One producer has five sends in flight, several have one eac
 from __future__ import annotations
 
 from compat_tests.bench import driver, prepared
-from compat_tests.bench.workloads import Measures, System, Workload, cpu_seconds, rates, topic_of
+from compat_tests.bench.workloads import Measures, System, Workload, rates, topic_of
+from compat_tests.harness.process_usage import cpu_seconds
 
 # Records in a send, and the size of a fetch; how many at full scale.
 _SENDS = ((1, "1 KB", 20_000), (10, "10 KB", 10_000), (100, "100 KB", 2_000), (1000, "1 MB", 300))

@@ -28,9 +28,10 @@ from barnabas.wire.messages.share_fetch import (
 from barnabas.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from compat_tests.bench import driver, prepared
 from compat_tests.bench.group_members import MemberConnection
-from compat_tests.bench.workloads import Measures, cpu_seconds
+from compat_tests.bench.workloads import Measures
 from compat_tests.conform.client import Connection
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.process_usage import cpu_seconds
 
 # name, records in a batch of the log; each record has 100 bytes
 SHAPES = (("batches of 100", 100), ("single records", 1))

@@ -26,9 +26,9 @@ from compat_tests.bench.__main__ import say
 from compat_tests.bench.cluster import WarmApacheNode
 from compat_tests.bench.latency import percentile
 from compat_tests.bench.report import cell, markdown
-from compat_tests.bench.workloads import cpu_seconds
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.process_usage import cpu_seconds
 
 _INTERVAL_S = 0.002
 _PERIOD_S, _PAUSE_S = 10.0, 1.0

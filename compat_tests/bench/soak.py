@@ -29,8 +29,8 @@ from compat_tests.bench.__main__ import say
 from compat_tests.bench.growth.curves import Curves, in_words
 from compat_tests.bench.partitions import open_files
 from compat_tests.bench.startup import make_brokers
-from compat_tests.bench.workloads import cpu_seconds
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.process_usage import cpu_seconds
 from compat_tests.harness.topics import create_topic
 
 _RETAINED, _COMPACTED, _GROUPED = "soak-retained", "soak-compacted", "soak-grouped"

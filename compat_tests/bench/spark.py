@@ -25,8 +25,9 @@ from pyspark.sql import functions as F  # noqa: N812 (the name that every PySpar
 from compat_tests.bench.__main__ import say
 from compat_tests.bench.report import Results
 from compat_tests.bench.startup import make_brokers
-from compat_tests.bench.workloads import Measures, cpu_seconds
+from compat_tests.bench.workloads import Measures
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.process_usage import cpu_seconds
 from spark_examples.shared.spark_session import local_spark
 from spark_examples.shared.streams import into_topic, read_topic, run_to_end, stream_topic
 from spark_examples.shared.topics import create_topics

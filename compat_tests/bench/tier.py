@@ -37,12 +37,13 @@ from compat_tests.bench import driver, prepared
 from compat_tests.bench.__main__ import say
 from compat_tests.bench.report import cell, markdown
 from compat_tests.bench.startup import WarmApacheBroker
-from compat_tests.bench.workloads import Measures, cpu_seconds
+from compat_tests.bench.workloads import Measures
 from compat_tests.harness.apache_broker import local_tiered_storage
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import OffsetSpec
 from compat_tests.harness.eventually import eventually
+from compat_tests.harness.process_usage import cpu_seconds
 from compat_tests.harness.s3_servers import moto, properties_of, versitygw
 
 _SETTINGS = {

@@ -6,10 +6,8 @@ MB and GB are 10^6 and 10^9 bytes of record batches; CPU is that of the broker's
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeAlias
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs leave NewTopic out
@@ -20,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
 from compat_tests.bench import driver, latency, prepared, transactions
 from compat_tests.bench.floor import Floor
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.process_usage import cpu_seconds
 
 Measures = dict[str, float]
 System: TypeAlias = Broker | Floor
@@ -31,14 +30,7 @@ _LARGE = prepared.batch(1000, 1000)  # 1 MB
 _SIZES = (("1 MB", 1000, 400), ("64 KB", 64, 4000), ("16 KB", 16, 8000))
 _KILOBYTE = prepared.batch(1, 1000)
 _SMALL = prepared.batch(1, 100)
-_TICKS = os.sysconf("SC_CLK_TCK")
 _topic_number = iter(range(1_000_000))
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of the process, of all its threads, living and ended."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @functools.cache

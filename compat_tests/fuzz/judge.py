@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compat_tests.fuzz.probe import Probe, Worst, cpu_seconds
+from compat_tests.fuzz.probe import Probe, Worst
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.process_usage import cpu_seconds
 
 # The product's bound is 100 ms. CPU time also grows on a busy machine (caches, a lower clock rate).
 ANSWER_CPU_S_MAX = 0.3

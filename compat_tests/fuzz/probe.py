@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from compat_tests.harness import raw
 from compat_tests.harness.eventually import eventually
+from compat_tests.harness.process_usage import cpu_seconds
 from compat_tests.harness.raw import RawConnection
 
 TOPIC = "beside"
@@ -25,11 +26,6 @@ class Worst:
     seconds: float = 0.0
     cpu_seconds: float = 0.0  # of the answer with the largest CPU time of the broker
     request: str = ""
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process, in nanoseconds' resolution (the clock that Linux derives from a pid)."""
-    return time.clock_gettime((~pid << 3) | 2)
 
 
 class Probe:

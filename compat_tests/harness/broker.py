@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Final
 from weakref import WeakSet
 
+from compat_tests.harness import process_usage
 from compat_tests.harness.eventually import eventually
 
 made: Final[WeakSet[Broker]] = WeakSet()
@@ -106,11 +107,8 @@ class Broker:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def resident_bytes(self) -> int:
-        """Resident memory of the process, in bytes."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        raise BrokerFailed("no VmRSS: has the broker died?")
+        """Resident memory of the process."""
+        return process_usage.resident_bytes(self.pid)
 
     def begin_stop(self) -> None:
         """Send SIGTERM; `stop` waits for the end and sends no second one, which would kill a process that is stopping."""

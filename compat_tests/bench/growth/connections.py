@@ -7,8 +7,9 @@ import time
 from compat_tests.bench import driver, latency, prepared
 from compat_tests.bench.growth.curves import Figures
 from compat_tests.bench.hostile import wait_for_rest
-from compat_tests.bench.workloads import cpu_seconds, topic_of
+from compat_tests.bench.workloads import topic_of
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.process_usage import cpu_seconds
 
 _SMALL_BUFFER = 1 << 12
 _SAMPLES = 2000

@@ -13,11 +13,11 @@ from pathlib import Path
 from compat_tests.bench.growth.curves import Figures
 from compat_tests.bench.hostile import wait_until_idle
 from compat_tests.bench.partitions import create_topic
-from compat_tests.bench.workloads import cpu_seconds
 from compat_tests.harness import cluster_view
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.core_nodes import consecutive_ports, nodes_of
 from compat_tests.harness.eventually import eventually
+from compat_tests.harness.process_usage import cpu_seconds
 from compat_tests.harness.raw import RawConnection
 
 _PARTITIONS = 1000

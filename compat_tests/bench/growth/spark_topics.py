@@ -10,9 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 (the name that every PySpar
 
 from compat_tests.bench import driver, prepared
 from compat_tests.bench.growth.curves import Figures
-from compat_tests.bench.workloads import cpu_seconds
 from compat_tests.harness import raw
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.process_usage import cpu_seconds
 from compat_tests.harness.raw import RawConnection
 from spark_examples.shared.streams import run_to_end
 from spark_examples.shared.topics import create_topics
