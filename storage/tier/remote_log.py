@@ -167,7 +167,7 @@ class RemoteLog:
         self._is_claimed = False
         self._leader_epoch = leader_epoch
         self.manifest, self._view, self._tiered_offset, self._leaders_tiered_offset = None, ([], []), -1, -1
-        self._found, self._read_at = None, 0.0
+        self._found, self._read_at, self._look_again_at = None, 0.0, 0.0
         self._transaction_indexes.clear()
 
     @property
@@ -216,9 +216,8 @@ class RemoteLog:
                 raise BlockingIOError
         except (BlockingIOError, FileNotFoundError) as missing:
             stop_offset = min(limit, segment.entry.last_offset + 1)
-            raise self._would_wait(
-                partial(_load, segment, offset, max_bytes, stop_offset), missing, segment
-            ) from None
+            self._note_missing(segment, missing)
+            raise self._would_wait(partial(_load, segment, offset, max_bytes, stop_offset)) from None
         except (OSError, RecordBatchError) as error:
             raise self._error(error) from error
         self._stats.fetch_requests += 1
@@ -245,9 +244,8 @@ class RemoteLog:
                     raise BlockingIOError
                 is_all = index.collect(start, end, found, limit, wait=False)
             except (BlockingIOError, FileNotFoundError) as missing:
-                raise self._would_wait(
-                    partial(_load_transactions, segment, index), missing, segment
-                ) from None
+                self._note_missing(segment, missing)
+                raise self._would_wait(partial(_load_transactions, segment, index)) from None
             except OSError as error:
                 raise self._error(error) from error
             if entry.is_cut:  # markers behind its last record are not in this log
@@ -262,7 +260,8 @@ class RemoteLog:
         try:
             beyond = segment.offset_index.first_at(read.position + read.size, wait=False)
         except (BlockingIOError, FileNotFoundError) as missing:
-            raise self._would_wait(partial(_load_offset_index, segment), missing, segment) from None
+            self._note_missing(segment, missing)
+            raise self._would_wait(partial(_load_offset_index, segment)) from None
         except OSError as error:
             raise self._error(error) from error
         return segment.base_offset + beyond[0] if beyond is not None else segment.entry.last_offset + 1
@@ -327,15 +326,12 @@ class RemoteLog:
 
     # --- in threads
 
-    def _would_wait(
-        self,
-        work: Callable[[], object],
-        missing: OSError | None = None,
-        segment: RemoteSegment | None = None,
-    ) -> WouldWait:
-        """`missing`: what a read of the segment has met; a file of its indexes may have been removed by another program."""
-        if segment is not None and isinstance(missing, FileNotFoundError):
+    def _note_missing(self, segment: RemoteSegment, error: OSError) -> None:
+        """A read of the segment has met this; a file of its indexes may have been removed by another program."""
+        if isinstance(error, FileNotFoundError):
             self._cache.forget_indexes(segment.entry)
+
+    def _would_wait(self, work: Callable[[], object]) -> WouldWait:
         return WouldWait(partial(self._note_failure, work), is_remote=True)
 
     def _note_failure(self, work: Callable[[], object]) -> None:
