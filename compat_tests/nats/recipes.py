@@ -1,9 +1,9 @@
 """The recipes of docs/nats.md, read from the page, and a runner for them.
 
 A recipe is the fenced blocks below a heading. `python` blocks run unchanged, one after the other with shared names;
-`sh` blocks run line by line; a `text` block is the output of the block before it. In shell lines, Kafka's tools run
-if they are installed, otherwise an admin client does the same. Each other command has a substitute, and a command
-without one is an error.
+`sh` blocks run line by line; a `text` block is the output of the block before it, and what commands print is left out.
+Kafka's tools run if they are wanted, otherwise the commands that stand for them. Each program that is neither has a
+substitute, and one without is an error.
 """
 
 from __future__ import annotations
@@ -17,29 +17,16 @@ from contextlib import redirect_stdout
 from importlib.metadata import distribution
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
-
+from barnabas.commands import run as run_command
 from barnabas.controller.extension import ConfigTables
 from barnabas.extensions import EXTENSIONS
 from compat_tests.docs.pages import DOCS, Block
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.confluent_admin import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
-from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.nats_server import NatsServer
 
 PAGE = DOCS / "nats.md"
 KAFKA, NATS, METRICS = "127.0.0.1:9092", "127.0.0.1:4222", "127.0.0.1:9404"
-
-_CONFIG = re.compile(r"([a-z.]+)=(\[[^\]]*\]|[^,]*)(?:,|$)")  # as kafka-configs.sh parses them
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -64,13 +51,12 @@ class RecipeRunner:
     """Runs blocks against a broker and a server, whose addresses replace those of the page."""
 
     def __init__(self, broker: Broker, server: NatsServer, tools: JavaTools | None = None) -> None:
-        """With `tools` it runs Kafka's tools, otherwise an admin client."""
+        """With `tools` it runs Kafka's tools, otherwise the commands that stand for them."""
         self.broker = broker
         self.server = server
         self.names: dict[str, Any] = {"__name__": "recipe"}
         self.printed: list[str] = []  # output of each block that ran
         self._tools = tools
-        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         self._metrics = ""
 
     def run_recipe(self, blocks: list[Block]) -> None:
@@ -103,6 +89,7 @@ class RecipeRunner:
             self._kafka(program.removesuffix(".sh"), words[1:])
             return ""
         stand_ins: dict[str, Callable[[list[str]], str]] = {
+            "barnabas": self._barnabas,
             "pip": _installed,
             "nats-server": self._nats_server,
             "curl": self._curl,
@@ -110,62 +97,18 @@ class RecipeRunner:
         return stand_ins[program](words[1:])
 
     def _kafka(self, tool: str, words: list[str]) -> None:
+        """One of Kafka's tools, or the command that stands for it."""
         if self._tools is not None:
             self._tools.run(tool, *words)
-            return
-        options = {
-            word: value for word, value in zip(words, [*words[1:], ""], strict=True) if word[:2] == "--"
-        }
-        assert options["--bootstrap-server"] == self.broker.bootstrap
-        if tool == "kafka-topics":
-            assert "--create" in options
-            self._create(options)
-        elif tool == "kafka-configs":
-            assert "--alter" in options
-            self._alter(options)
         else:
-            assert tool == "kafka-consumer-groups"
-            assert "--describe" in options
-            self._has_no_lag(options["--group"])
+            self._barnabas([tool.removeprefix("kafka-"), *words])
 
-    def _create(self, options: dict[str, str]) -> None:
-        configs = dict(_CONFIG.findall(options.get("--config", "")))
-        new = NewTopic(options["--topic"], int(options["--partitions"]), 1, config=configs)
-        self._admin.create_topics([new])[options["--topic"]].result(30)
-
-    def _alter(self, options: dict[str, str]) -> None:
-        entries = [
-            ConfigEntry(name, value.strip("[]"), incremental_operation=AlterConfigOpType.SET)
-            for name, value in _CONFIG.findall(options.get("--add-config", ""))
-        ]
-        if "--delete-config" in options:
-            entries += [
-                ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
-                for name in options["--delete-config"].split(",")
-            ]
-        assert entries, options
-        resource = ConfigResource(ResourceType.TOPIC, options["--topic"], incremental_configs=entries)
-        self._admin.incremental_alter_configs([resource])[resource].result(30)
-
-    def _has_no_lag(self, group: str) -> None:
-        """Waits until the group is at the end of each partition with a committed offset, of which there is at least
-        one."""
-        topic = group.removeprefix("nats-")
-
-        def is_at_end() -> bool:
-            found = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[
-                group
-            ].result(30)
-            positions = [each for each in found.topic_partitions if each.topic == topic]
-            return bool(positions) and all(
-                each.offset == self.end(topic, each.partition) for each in positions
-            )
-
-        eventually(is_at_end)
-
-    def end(self, topic: str, partition: int) -> int:
-        place = TopicPartition(topic, partition)
-        return int(self._admin.list_offsets({place: OffsetSpec.latest()})[place].result(30).offset)
+    def _barnabas(self, words: list[str]) -> str:
+        """A command, which finds the broker at the address that it takes by default."""
+        given = [] if "--bootstrap-server" in words else ["--bootstrap-server", self.broker.bootstrap]
+        with redirect_stdout(io.StringIO()):
+            assert run_command(words[0], [*words[1:], *given]) == 0
+        return ""
 
     def _nats_server(self, options: list[str]) -> str:
         assert options == ["-js"]
