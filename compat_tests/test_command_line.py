@@ -150,6 +150,7 @@ def test_a_signal_ends_a_consumer(broker: Broker, topic: TopicFactory, number: s
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},  # a record is seen before it is counted
     ) as consumer:
         assert consumer.stdout is not None
         assert consumer.stdout.readline() == "1\n"

@@ -5,7 +5,9 @@ Without --group it joins none and commits nothing, where Kafka's tool joins a gr
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import signal
 import sys
 import time  # noqa: TID251 - a command has no runtime
@@ -280,12 +282,14 @@ class _Reading:
         self._maximum = options.value("max-messages")
         self._timeout_ms = options.value("timeout-ms")
         self._count = 0
-        self._is_polling = False
-        self._signal = 0  # that has come within a poll
+        self._is_running = False
+        self._signal = 0  # that has come since
         self._fetched: list[Any] = []  # the next one last
 
     def run(self) -> None:
         """_Stopped is raised here."""
+        self._is_running = True
+        sys.stdout.flush()
         while self._maximum is None or self._maximum < 0 or self._count < self._maximum:
             if self._signal:
                 raise _Stopped(self._signal)
@@ -295,23 +299,21 @@ class _Reading:
                 return
 
     def stop(self, number: int, _: object) -> None:
-        """A handler of signals. What it raises within a poll the library may swallow."""
-        if not self._is_polling:
+        """A handler of signals. What it raised within a poll the library could swallow, and between the writing of a record and
+        its count it would be written again."""
+        if not self._is_running:
             raise _Stopped(number)
         self._signal = number
 
     def _poll(self) -> bool:
         """Fetch records, few enough that none is left over. False when none have come in time."""
         has_timeout = self._timeout_ms is not None and self._timeout_ms >= 0
-        sys.stdout.flush()
         until = time.monotonic() + (self._timeout_ms if has_timeout else _POLL_MS) / 1000
-        self._is_polling = True
         while True:
             left_ms = max(0, int((until - time.monotonic()) * 1000))
             batches = self._consumer.poll(timeout_ms=min(left_ms, _POLL_MS), max_records=_RECORDS_A_POLL)
             if batches or self._signal or time.monotonic() >= until:
                 break
-        self._is_polling = False
         self._fetched = [record for batch in batches.values() for record in batch][::-1]
         if has_timeout and not self._fetched and not self._signal:
             complain("Error processing message, terminating consumer process: no record came in time")
@@ -329,13 +331,21 @@ class _Reading:
             complain(f"Error processing message, skipping this message: {error}")
             return True
         try:
-            sys.stdout.buffer.write(text)  # a signal may end it: then the record is not taken
-            self._take()
-            if not self._fetched:
-                sys.stdout.flush()
+            if self._write_out(text):
+                self._take()
         except BrokenPipeError:
             complain("Unable to write to standard out, closing consumer.")
             return False
+        return True
+
+    def _write_out(self, text: bytes) -> bool:
+        """Whether all of it was written. In pieces that do not block, so that a signal ends it where nothing reads the output."""
+        output, rest = sys.stdout.fileno(), memoryview(text)
+        while rest:
+            if select.select((), (output,), (), _POLL_MS / 1000)[1]:
+                rest = rest[os.write(output, rest[: select.PIPE_BUF]) :]
+            elif self._signal:
+                return False
         return True
 
     def _take(self) -> None:
