@@ -16,6 +16,7 @@ import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
@@ -23,7 +24,7 @@ from compat_tests.harness import raw
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.raw import RawConnection
-from compat_tests.harness.topics import create_topic
+from compat_tests.harness.topics import create_topic, wait_until_served
 
 CAPTURED = Path(__file__).resolve().parents[1] / "storage" / "log" / "tests" / "captured" / "transactions"
 TOPIC = "transactions"
@@ -42,6 +43,7 @@ def transactions(fresh_broker: BrokerFactory) -> Broker:
     for captured in CAPTURED.iterdir():
         shutil.copy(captured, broker.log_dir / f"{TOPIC}-0" / captured.name)
     broker.start()
+    wait_until_served(AdminClient({"bootstrap.servers": broker.bootstrap}), TOPIC)
     return broker
 
 

@@ -1,7 +1,7 @@
-"""Repeats admin requests that fail because the cluster changes.
+"""Repeats requests that fail because the cluster changes.
 
-This happens on a busy machine: during an election, or when a broker is fenced for a moment and librdkafka drops it together
-with its outstanding requests.
+This happens on a busy machine: during an election, while a coordinator is loading, or when a broker is fenced for a moment and
+librdkafka drops it together with its outstanding requests.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from compat_tests.harness.eventually import eventually
 
 _ASK_AGAIN = (
     KafkaError.NOT_CONTROLLER,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError._DESTROY_BROKER,
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
@@ -46,6 +48,8 @@ def ask_for_topic(admin: AdminClient, new: NewTopic) -> None:
 def _is_lost(request: Callable[[], object]) -> bool:
     try:
         request()
+    except TimeoutError:  # of the future of a request
+        return True
     except KafkaException as error:
         if error.args[0].code() in _ASK_AGAIN:
             return True

@@ -18,15 +18,18 @@ def create_topic(
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))
     admin.create_topics([new])[name].result(30)
+    wait_until_served(admin, name, partitions)
+    return name
 
+
+def wait_until_served(admin: AdminClient, name: str, partitions: int = 1) -> None:
+    """Wait until the leaders of a topic serve: one in Metadata may not serve its partition yet."""
     ends = {TopicPartition(name, partition): OffsetSpec.latest() for partition in range(partitions)}
 
     def leaders_serve() -> bool:
-        # a leader in Metadata may not serve its partition yet
         try:
-            return all(one.result(30).offset == 0 for one in admin.list_offsets(ends).values())
+            return all(one.result(30).offset >= 0 for one in admin.list_offsets(ends).values())
         except KafkaException:
             return False
 
     eventually(leaders_serve)
-    return name
