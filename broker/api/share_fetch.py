@@ -151,6 +151,8 @@ class _ShareFetch:
         context = self._context
         manager = context.services.share_partitions
         for each in tuple(self._session.partitions):
+            if not manager.sessions.has(self._session):
+                return  # what is loaded now would never be dropped
             error = _partition_error(context, each)
             partition = None if error else context.services.partitions.by_id(*each)
             if partition is None:

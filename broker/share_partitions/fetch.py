@@ -118,6 +118,7 @@ class DelayedShareFetch:
         self._size = 0  # of all
         self._errors: dict[LedSharePartition, ErrorCode] = {}
         self._has_read_error = False
+        self._preparing: set[LedSharePartition] = set()  # of which a thread reads from the object store
         self._is_over = False  # answered or cancelled
 
     def cancel(self) -> None:
@@ -189,13 +190,20 @@ class DelayedShareFetch:
             if self._is_over:
                 return
             self._watch(led)
+            if led in self._preparing:
+                continue
             tries = 0
             while True:
                 try:
                     self._look(led, reads, wait=tries >= TRIES_MAX)
                     break
                 except WouldWait as cold:
+                    if cold.is_remote:
+                        self._prepare(led, cold)
+                        break
                     tries += 1
+                    if self._is_over:
+                        return
                     yield partial(_run, cold.prepare)
             yield None
             if reads.is_full:
@@ -239,10 +247,27 @@ class DelayedShareFetch:
             is_corrupt = isinstance(error, RecordBatchError)
             self._read_failed(led, ErrorCode.CORRUPT_MESSAGE if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR)
         else:
+            size = read.size
+            if not read.headers or read.headers[-1].last_offset + 1 < end_offset:
+                size = max(
+                    size, self._asked.min_bytes, 1
+                )  # it does not wait for what it may not read at once
             if read.headers:
                 reads.add(led, offset, read)
-                self._sizes[led] = read.size
-                self._size += read.size
+            self._sizes[led] = size
+            self._size += size
+
+    def _prepare(self, led: LedSharePartition, cold: WouldWait) -> None:
+        """Have a thread read from the object store, and look again then. The other share partitions and the end of the wait do not
+        wait for it."""
+        self._preparing.add(led)
+
+        def prepared(_result: object, _error: BaseException | None) -> None:
+            self._preparing.discard(led)
+            if not self._is_over:
+                self.changed(led.partition)
+
+        self._runtime.run_in_thread(partial(_run, cold.prepare), prepared, remote=True)
 
     def _read_failed(self, led: LedSharePartition, error: ErrorCode) -> None:
         """As in Kafka it is answered at once, and the locks of the share partition stay."""

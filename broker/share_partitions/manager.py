@@ -114,7 +114,7 @@ class LedSharePartition:
         return self.state
 
     def acquired(self, lock_s: float) -> None:
-        """Watch the locks of records that were just acquired. Those of earlier ones may be longer."""
+        """Watch the locks of records that were just acquired, or renewed. Those of earlier ones may be longer."""
         expires_at = self._manager.runtime.monotonic() + lock_s
         if not self._timer.armed or expires_at < self._timer_at:
             self._set_timer(expires_at)
@@ -127,7 +127,8 @@ class LedSharePartition:
             done(ErrorCode.INVALID_RECORD_STATE, None)
             return
         settings = self.settings
-        if not settings.allows_renewal and any(RENEW in each.types for each in acknowledgements):
+        renews = any(RENEW in each.types for each in acknowledgements)
+        if renews and not settings.allows_renewal:
             done(ErrorCode.INVALID_RECORD_STATE, None)
             return
         try:
@@ -137,6 +138,8 @@ class LedSharePartition:
         except ApiError as error:
             done(error.error, error.message)
             return
+        if renews:
+            self.acquired(settings.limits.lock_s)
         self._persist(transition, done)
 
     def release(self, member_id: str, done: Acknowledged) -> None:
@@ -157,8 +160,8 @@ class LedSharePartition:
             now = self._manager.runtime.monotonic()
             state.complete(transition, not error, self.settings.limits, now)
             self._check_written(error)
-            if error and not self._timer.armed:
-                self._watch_locks()
+            if error:
+                self._watch_locks()  # the timer may be that of a later lock
             self.wake()
             done(error, error.message if error else None)
 

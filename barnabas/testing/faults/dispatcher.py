@@ -17,7 +17,7 @@ from barnabas.testing.faults.connection import NEVER, Outbox, OwnRequest, Waitin
 from barnabas.testing.faults.requests import ANSWER_BYTES_MAX, Recorded
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import API_VERSIONS, RequestHeader, encode_request_header
-from barnabas.wire.primitives import DecodeError
+from barnabas.wire.primitives import DecodeError, EncodeError
 from barnabas.wire.registry import request_type
 
 if TYPE_CHECKING:
@@ -283,7 +283,11 @@ class FaultingDispatcher(Dispatcher):
         if isinstance(response, Outcome):
             answer = response
         else:
-            answer = self._changed(call, super().encode(context, response))
+            try:
+                answer = self._changed(call, super().encode(context, response))
+            except EncodeError:
+                log.exception("an answer cannot be sent; closing the connection")
+                answer = Outcome.CLOSE
         self._give(call, context, self._leave(call, answer))
 
     # -- the answer leaves

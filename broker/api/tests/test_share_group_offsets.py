@@ -133,3 +133,13 @@ def test_of_a_group_that_never_had_a_state_no_topic_is_answered(world: World) ->
     world.alter("t", (0, 0))
     assert world.delete("t", "absent") == {"t": E.NONE, "absent": E.UNKNOWN_TOPIC_OR_PARTITION}
     assert world.delete("t") == {"t": E.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+@pytest.mark.parametrize("start_offset", [-(1 << 63), -5, (1 << 63) - 1])
+def test_a_lag_is_a_number_of_64_bits_wherever_the_group_begins(world: World, start_offset: int) -> None:
+    (answer,) = world.alter("t", (0, start_offset))
+    assert answer.partitions[0].error_code == 0
+    (described,) = world.describe(("t", [0]))
+    (found,) = described.partitions
+    assert (found.error_code, found.start_offset) == (0, start_offset)
+    assert found.lag == min(-start_offset, (1 << 63) - 1)

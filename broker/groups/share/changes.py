@@ -71,7 +71,7 @@ class GroupChanges(ModernGroupChanges[ShareGroup]):
             topic = image.topic_by_id(topic_id)
             if topic is not None and topic_id not in found and topic_id not in states.initializing:
                 group.partition_counts[topic_id] = len(topic.partitions)
-        return {topic_id: each for topic_id, each in found.items() if topic_id not in group.deletions}
+        return found
 
     def update_target(self, draft: Draft[ShareGroup]) -> None:
         """Compute the target assignment if the group has a newer epoch and the last one is old enough (KIP-1263); in slices once

@@ -53,10 +53,8 @@ class ShareGroup(ModernGroup[Member, Partitions, CurrentAssignment]):
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
         self.subscribers: Counter[str] = Counter()  # topic -> members that name it
-        # Of topics whose partitions were all initialized, how many those were; and of topics whose states are being deleted, how many
-        # deletions there are. Both as this coordinator has seen them.
+        # Of topics whose partitions were all initialized, how many those were, as this coordinator has seen them.
         self.partition_counts: dict[bytes, int] = {}
-        self.deletions: Counter[bytes] = Counter()
         self.has_unassigned: bool | None = None  # whether initialized partitions are not; None: not known
         self.initializing_since_ms: int | None = None  # when the last initialization began; None: not here
         self._initialization_epoch = 0

@@ -102,7 +102,7 @@ class ShareProtocol:
             has_new_epoch = changes.update_epoch(draft, is_changed=is_changed)
         to_initialize = {}
         if has_new_epoch or not group.is_metadata_checked or group.state_topics.initializing:
-            to_initialize = changes.to_initialize(group)
+            to_initialize = self._groups.to_initialize(group)
         if to_initialize and group.may_be_initializing:
             # When the initialization before takes effect late it must not reset what is read by then: its epoch is fenced.
             has_new_epoch = changes.update_epoch(draft, is_changed=True)

@@ -18,6 +18,7 @@ from barnabas.broker.groups.share.values import Key, StateTopic, StateTopics
 from barnabas.broker.share_coordinator.persister import ask_each
 from barnabas.broker.share_coordinator.state import SharePartitionKey
 from barnabas.broker.share_coordinator.state_batches import NO_START
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ class ShareGroups(ModernGroups[ShareGroup]):
             settings, configs, runtime.time_ms, store.usage, settings.group_share_max_size
         )
         self._persister = persister
-        self._latest: dict[
-            SharePartitionKey, object
-        ] = {}  # initializations without an answer, the last of each
+        # Without an answer: initializations, the last of each, and how many deletions there are by group id and topic id.
+        self._latest: dict[SharePartitionKey, object] = {}
+        self._deletions: Counter[tuple[str, bytes]] = Counter()
 
     def open(self, group_id: str) -> Draft[ShareGroup]:
         """For a member that joins: of a new group as well. ApiError."""
@@ -74,6 +75,15 @@ class ShareGroups(ModernGroups[ShareGroup]):
         return None
 
     # -- delivery states
+
+    def to_initialize(self, group: ShareGroup) -> dict[bytes, StateTopic]:
+        """Subscribed partitions without a delivery state, but for those whose states are being deleted."""
+        found = self.changes.to_initialize(group)
+        return {
+            topic_id: each
+            for topic_id, each in found.items()
+            if (group.group_id, topic_id) not in self._deletions
+        }
 
     def initialize(self, group_id: str, epoch: int, topics: Mapping[bytes, StateTopic]) -> None:
         """Have the share coordinator initialize these partitions, which are recorded as initializing. Their leaders choose where they
@@ -137,16 +147,19 @@ class ShareGroups(ModernGroups[ShareGroup]):
 
     def delete_states(self, group_id: str, partitions: Partitions, done: Callable[[Errors], object]) -> None:
         """Have the share coordinator delete these states, which are recorded as being deleted. Until that has ended they are not
-        initialized again: a late deletion would take away the new ones."""
+        initialized again, also not for another group of that name: a late deletion would take away the new ones."""
         errors: Errors = {}
+        deletions = Counter((group_id, topic_id) for topic_id in partitions)
+        self._deletions += deletions
         group = self.find(group_id)
         if group is not None:
-            group.deletions.update(partitions.keys())
+            for topic_id in partitions:
+                group.partition_counts.pop(topic_id, None)
 
         def ended() -> None:
+            self._deletions -= deletions  # keeps what is above zero
+            group = self.find(group_id)
             if group is not None:
-                group.deletions.subtract(partitions.keys())
-                group.deletions += Counter()  # keeps what is above zero
                 group.is_metadata_checked = False
             done(errors)
 
@@ -164,6 +177,17 @@ class ShareGroups(ModernGroups[ShareGroup]):
             for index in indexes
         ]
         ask_each(keys, delete, ended)
+
+    def check_settled(self, group_id: str, topic_ids: Collection[bytes], *, deletes: bool) -> None:
+        """ApiError while states of these topics are being deleted, or, for one that `deletes` them, initialized: what the share
+        coordinator does late would undo what is asked for now. Clients ask again."""
+        if any((group_id, topic_id) in self._deletions for topic_id in topic_ids) or (
+            deletes and any(key.group_id == group_id and key.topic_id in topic_ids for key in self._latest)
+        ):
+            raise ApiError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                "The states of the group's partitions are being changed.",
+            )
 
     def change_state_topics(
         self, group_id: str, change: Callable[[StateTopics], StateTopics], done: Done

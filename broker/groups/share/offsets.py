@@ -19,6 +19,7 @@ from barnabas.broker.share_coordinator.persister import ask_each
 from barnabas.broker.share_coordinator.state import UNKNOWN_COUNT, SharePartitionKey
 from barnabas.broker.share_coordinator.state_batches import NO_START
 from barnabas.controller.metadata.decision import ApiError
+from barnabas.storage.log.log_config import LONG_MAX
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class ShareGroupOffsets:
         try:
             draft = groups.open(group_id)
             _check_empty(draft.group)
+            groups.check_settled(group_id, by_topic(keys), deletes=False)
         except ApiError as refusal:
             reply(refusal.error, refusal.message, {})
             return
@@ -176,6 +178,8 @@ class ShareGroupOffsets:
         try:
             group = groups.group(group_id)
             _check_empty(group)
+            topic_ids = {image.topics[name].topic_id for name in names if name in image.topics}
+            groups.check_settled(group_id, topic_ids, deletes=True)
         except ApiError as refusal:
             reply(refusal.error, refusal.message, {})
             return
@@ -237,6 +241,12 @@ class ShareGroupOffsets:
 
         def delete_one(group: ShareGroup) -> None:
             partitions = state_topics.all_partitions(group.state_topics, self._groups.configs.image())
+            try:
+                self._groups.check_settled(group.group_id, partitions, deletes=True)
+            except ApiError as refusal:
+                errors[group.group_id] = refusal.error
+                one_less()
+                return
 
             def appended(error: ErrorCode) -> None:
                 if error:
@@ -280,5 +290,5 @@ def _position(summary: StateSummary | None, end: int | ErrorCode | None) -> Shar
         return SharePosition(summary.start_offset, summary.leader_epoch)
     if isinstance(end, ErrorCode):
         return SharePosition(0, 0, UNKNOWN_LAG, end)
-    lag = end - summary.start_offset - summary.delivery_complete_count
+    lag = min(end - summary.start_offset - summary.delivery_complete_count, LONG_MAX)
     return SharePosition(summary.start_offset, summary.leader_epoch, lag)

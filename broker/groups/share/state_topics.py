@@ -95,14 +95,18 @@ def without_topics(states: StateTopics, topic_ids: Collection[bytes]) -> StateTo
 
 
 def all_partitions(states: StateTopics, image: MetadataImage) -> Partitions:
-    """Those that may have a state: to delete them all. Of a topic that is being deleted already all of its partitions."""
-    deleting = {
-        topic_id: StateTopic(name, frozenset(topic.partitions))
-        for topic_id, name in states.deleting.items()
-        if (topic := image.topic_by_id(topic_id)) is not None
-    }
-    topics = _joined(_joined(states.initialized, states.initializing), deleting)
-    return {topic_id: each.partitions for topic_id, each in topics.items()}
+    """Those that may have a state: to delete them all. Of a topic whose states are being deleted already all of its partitions; of one
+    that does not exist any more none."""
+    found = {}
+    for topic_id in states.initialized.keys() | states.initializing.keys() | states.deleting.keys():
+        topic = image.topic_by_id(topic_id)
+        if topic is not None and topic_id in states.deleting:
+            found[topic_id] = frozenset(topic.partitions)
+        elif topic is not None:
+            found[topic_id] = _partitions(states.initialized, topic_id) | _partitions(
+                states.initializing, topic_id
+            )
+    return found
 
 
 def _partitions(topics: Topics, topic_id: bytes) -> frozenset[int]:

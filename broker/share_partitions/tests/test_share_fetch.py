@@ -31,8 +31,8 @@ from barnabas.wire.messages.update_features import FeatureUpdateKey, UpdateFeatu
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.registry import request_type, response_type
 
-SHARE_FETCH = 78
-ACCEPT, RELEASE = 1, 2
+SHARE_FETCH, SHARE_ACKNOWLEDGE = 78, 79
+ACCEPT, RELEASE, RENEW = 1, 2, 4
 UPGRADE, SAFE_DOWNGRADE = 1, 2
 NOW = 1_700_000_000_000
 NewWorld = Callable[..., "World"]
@@ -708,3 +708,157 @@ def test_while_share_groups_are_switched_off_nothing_is_served_and_sessions_end(
     world.set_share_version(1)
     assert member.fetch(share_session_epoch=1).error_code == E.SHARE_SESSION_NOT_FOUND
     assert Member(world, "n").acquired() == [(0, 0, 2)]
+
+
+def test_a_member_that_goes_while_its_acknowledgement_is_written_leaves_no_share_partition(
+    new_world: NewWorld,
+) -> None:
+    """Those would keep a state that an administrator has replaced since."""
+    world = new_world()
+    world.produce(b"a", b"b")
+    member = Member(world)
+    member.fetch(partitions=2)
+    coordinator = world.services.share_coordinator
+    coordinator.shards.stop()
+    reply = member.send((0, 0, ACCEPT), partitions=2)
+    assert not reply.done
+    reply.closed = True
+    member.disconnect()
+    world.runtime.advance(0)
+    coordinator.shards.metadata_changed(coordinator.topic.image())
+    world.runtime.advance(60)
+    found = world.services.share_partitions.find
+    assert [found("g", world.topic_id, index) for index in range(2)] == [None, None]
+    world.produce(b"a", b"b", b"c", b"d", partition=1)
+    world.initialize(start=3, state_epoch=1)  # as AlterShareGroupOffsets does
+    assert Member(world, "n").acquired(partitions=2) == [(3, 3, 1)]
+
+
+def test_a_lock_whose_acknowledgement_was_not_written_expires_in_time(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world("group.share.record.lock.duration.ms=30000")
+    for value in (b"a", b"b", b"c"):
+        world.produce(value)
+    names = ("a", "b", "c")
+    for name, index, pause_s in zip(names, range(3), (8, 21, 0), strict=True):
+        assert Member(world, name).acquired(max_records=1) == [(index, index, 1)]
+        world.runtime.advance(pause_s)  # the locks end at 30, 38 and 59 s
+    writer = world.led()._writer
+    held: list[Callable[[E], object]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "write", lambda start, count, batches, done: held.append(done))
+        batch = acknowledging.AcknowledgementBatch(1, 1, [ACCEPT])
+        partition = acknowledging.AcknowledgePartition(0, [batch])
+        topic = acknowledging.AcknowledgeTopic(world.topic_id, [partition])
+        request = acknowledging.ShareAcknowledgeRequest("g", "b", 1, False, [topic])
+        send(world.services, SHARE_ACKNOWLEDGE, 2, as_received(request_type(SHARE_ACKNOWLEDGE), 2, request))
+    world.runtime.advance(3)
+    (failed,) = held
+    failed(E.COORDINATOR_NOT_AVAILABLE)
+    world.runtime.advance(8)
+    assert Member(world, "d").acquired() == [(0, 0, 2), (1, 1, 2)]
+
+
+def test_a_renewed_lock_may_be_shorter(new_world: NewWorld) -> None:
+    world = new_world("group.share.record.lock.duration.ms=60000")
+    world.produce(b"a")
+    member = Member(world)
+    assert member.acquired() == [(0, 0, 1)]
+    world.configure(share_record_lock_duration_ms="15000")
+    world.runtime.advance(5)
+    nothing = {"max_records": 0, "max_bytes": 0, "min_bytes": 0, "max_wait_ms": 0}
+    answer = member.fetch((0, 0, RENEW), is_renew_ack=True, **nothing)
+    assert answer.acquisition_lock_timeout_ms == 15_000
+    assert answer.responses[0].partitions[0].acknowledge_error_code == 0
+    world.runtime.advance(16)
+    assert Member(world, "d").acquired() == [(0, 0, 2)]
+
+
+def test_a_fetch_does_not_wait_for_more_than_it_may_read(new_world: NewWorld) -> None:
+    world = new_world(
+        "group.share.min.partition.max.record.locks=100", "group.share.partition.max.record.locks=100"
+    )
+    for _ in range(20):
+        world.produce(*[b"x" * 100] * 100)
+    assert Member(world).send(min_bytes=50_000, max_wait_ms=5000).done, "of 200 KB it may lock 10"
+    for _ in range(8):
+        world.produce(b"x" * 300_000, partition=1)
+    other = Member(world, "n")
+    assert other.send(min_bytes=1 << 20, max_bytes=1 << 20, max_wait_ms=5000, partitions=2).done
+
+
+def test_what_did_not_fit_is_looked_at_again(new_world: NewWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another member has acquired what did."""
+    world = new_world()
+    for partition in range(2):
+        world.produce(b"x" * 700_000, partition=partition)
+    Member(world, "w").fetch(max_records=0, partitions=2)
+    monkeypatch.setattr(slices, "TURN_S", 0.0)
+    replies = []
+    for member in (Member(world, "a"), Member(world, "b")):
+        reply = Reply()
+        reply.peer = member.connection.peer
+        request = member.request(partitions=2, max_bytes=1 << 20, max_wait_ms=5000)
+        send(world.services, SHARE_FETCH, 2, as_received(request_type(SHARE_FETCH), 2, request), reply)
+        replies.append(reply)
+    world.runtime.advance(1)
+    assert [ranges(answer_of(reply)) for reply in replies] == [[(0, 0, 1)], [(0, 0, 1)]]
+
+
+def in_the_store(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[bool], list[Callable[[], object]]]:
+    """Has the first partition's log in the object store alone, until the second list's function is called: whether threads of the
+    store were asked, and what they will say."""
+    log = world.partition(0).log
+    read, asked = type(log).read, []
+    ended: list[Callable[[], object]] = []
+    is_here: list[bool] = []
+
+    def read_or_wait(self: Any, *args: Any, **options: Any) -> Any:
+        if self is log and not is_here:
+            raise WouldWait(lambda: None, is_remote=True)
+        return read(self, *args, **options)
+
+    def run_in_thread(_work: Any, done: Any, *, remote: bool = False, background: bool = False) -> None:
+        def end() -> None:
+            is_here.append(True)
+            done(None, None)
+
+        asked.append(remote)
+        ended.append(end)
+
+    monkeypatch.setattr(type(log), "read", read_or_wait)
+    monkeypatch.setattr(world.runtime, "run_in_thread", run_in_thread, raising=False)
+    return asked, ended
+
+
+def test_what_is_in_the_object_store_is_read_by_a_thread_of_it(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world()
+    world.produce(b"a")
+    member = Member(world)
+    asked, ended = in_the_store(world, monkeypatch)
+    reply = member.send(max_wait_ms=5000)
+    world.produce(b"b")
+    assert not reply.done
+    assert asked == [True], "one thread reads, whatever else comes"
+    ended[0]()
+    world.runtime.advance(0)
+    assert ranges(answer_of(reply)) == [(0, 1, 1)]
+
+
+def test_a_fetch_does_not_wait_for_the_object_store(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world()
+    world.produce(b"a")
+    world.produce(b"b", partition=1)
+    member = Member(world)
+    in_the_store(world, monkeypatch)
+    assert member.acquired(max_wait_ms=5000, partitions=2) == [(0, 0, 1)], "of the other partition"
+    reply = member.send(max_wait_ms=500, partitions=2)
+    world.runtime.advance(1)
+    assert ranges(answer_of(reply)) == []

@@ -19,8 +19,10 @@ from barnabas.broker.groups.share.tests.members import (
 )
 from barnabas.broker.groups.share.values import Key
 from barnabas.broker.groups.tests.conftest import GROUP
+from barnabas.controller.metadata.image import MetadataDelta
 from barnabas.runtime.slices import run_through
 from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages.metadata_records import RemoveTopicRecord
 
 RETRY_MS = 30_000
 
@@ -521,3 +523,92 @@ def test_only_added_partitions_begin_with_their_first_record(groups: ShareGroups
     settle(a)
     starts = {key.partition: start for key, (_, start) in groups.share_states.states.items()}
     assert starts == {0: 7, 1: -1, 2: -1, 3: -1}
+
+
+def held_back(groups: ShareGroups) -> list[Any]:
+    """The requests to the share coordinator that wait for an answer; those to come are answered at once."""
+    held, groups.share_states.held = groups.share_states.held, []
+    groups.share_states.hold = False
+    return held
+
+
+def answer_all(groups: ShareGroups, held: list[Any]) -> None:
+    groups.share_states.held = held
+    while groups.share_states.held:
+        groups.share_states.answer_one()
+    groups.clock.run_until_idle()
+
+
+def test_offsets_are_not_altered_while_they_are_deleted(groups: ShareGroups) -> None:
+    """The late deletion would take away the new state, which counts as initialized."""
+    a = ShareMember(groups, "a", "orders")
+    settle(a)
+    a.leave()
+    groups.share_states.hold = True
+    answers: list[Any] = []
+    groups.shard.share_offsets.delete(GROUP, ["orders"], lambda *answer: answers.append(answer))
+    deletions = held_back(groups)
+    assert altered(groups, {("orders", 0): 7})[0] == E.COORDINATOR_LOAD_IN_PROGRESS
+    answer_all(groups, deletions)
+    assert answers == [(E.NONE, None, {"orders": (E.NONE, None)})]
+    assert altered(groups, {("orders", 0): 7})[0] == E.NONE
+    assert groups.share_states.states[groups.key("orders", 0)][1] == 7
+
+
+def test_a_deletion_that_is_asked_for_twice_leaves_the_next_group_its_states(groups: ShareGroups) -> None:
+    a = ShareMember(groups, "a", "orders")
+    settle(a)
+    a.leave()
+    groups.share_states.hold = True
+    answers: list[Any] = []
+    groups.shard.delete_groups([GROUP], answers.append)
+    groups.shard.delete_groups([GROUP], answers.append)
+    deletions = held_back(groups)
+    assert answers == [{GROUP: E.COORDINATOR_LOAD_IN_PROGRESS}]
+    answer_all(groups, deletions)
+    assert answers[1:] == [{GROUP: E.NONE}]
+    settle(a)
+    assert a.assigned == partitions("orders", range(4))
+    assert len(groups.share_states.states) == 4
+
+
+def test_states_are_not_deleted_while_they_are_initialized(groups: ShareGroups) -> None:
+    """A late initialization would leave a state with the epoch of this group, which fences the first ones of the next."""
+    a = ShareMember(groups, "a", "orders")
+    groups.share_states.hold = True
+    a.heartbeat()
+    a.leave()
+    initializations = held_back(groups)
+    assert initializations
+    answers: list[Any] = []
+    groups.shard.delete_groups([GROUP], answers.append)
+    assert answers.pop() == {GROUP: E.COORDINATOR_LOAD_IN_PROGRESS}
+    assert deleted(groups, "orders")[0] == E.COORDINATOR_LOAD_IN_PROGRESS
+    answer_all(groups, initializations)
+    groups.shard.delete_groups([GROUP], answers.append)
+    assert answers.pop() == {GROUP: E.NONE}
+    assert not groups.share_states.states
+
+
+def test_after_a_deletion_of_offsets_added_partitions_begin_as_the_others(groups: ShareGroups) -> None:
+    a = ShareMember(groups, "a", "orders")
+    settle(a)
+    a.leave()
+    assert deleted(groups, "orders")[0] == E.NONE
+    groups.create_topic("orders", 6, since=4)
+    settle(a)
+    starts = {key.partition: start for key, (_, start) in groups.share_states.states.items()}
+    assert starts == dict.fromkeys(range(6), -1)
+
+
+def test_a_group_is_deleted_though_a_topic_went_while_its_coordinator_moved(groups: ShareGroups) -> None:
+    a = ShareMember(groups, "a", "orders")
+    settle(a)
+    a.leave()
+    groups.image.replay(RemoveTopicRecord(topic_id("orders")), MetadataDelta())
+    groups.reload()
+    for index in range(4):
+        groups.share_states.errors[groups.key("orders", index)] = E.UNKNOWN_TOPIC_OR_PARTITION
+    answers: list[Any] = []
+    groups.shard.delete_groups([GROUP], answers.append)
+    assert answers == [{GROUP: E.NONE}]
