@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import barnabas.broker.api  # noqa: F401 - registers the handlers
+from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.testing import Broker
 from barnabas.testing.external.raw_client import RawClient
@@ -320,3 +321,24 @@ def test_the_log_directory_of_a_topic_fails(version: int) -> None:
         client.socket.close()
         assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
         assert names[0] == names[1] != ""
+
+
+@pytest.mark.sockets
+def test_a_late_answer_without_an_encoding_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a node does: else its client would wait for ever."""
+
+    def encode(*_: object) -> object:
+        raise EncodeError("a defect")
+
+    with Broker() as broker:
+        broker.create_topic("a", 1)
+        monkeypatch.setattr(Dispatcher, "encode", encode)
+        client = RawClient(broker.port)
+        fetch = FetchRequest(
+            max_wait_ms=10,
+            min_bytes=1,
+            topics=[FetchTopic(topic="a", partitions=[FetchPartition(0, partition_max_bytes=1)])],
+        )
+        client.socket.sendall(client.frame(1, 12, fetch))
+        assert client.is_closed()
+        client.socket.close()
