@@ -57,6 +57,7 @@ _LEADER_ERRORS: Final = {
         )
     },
 }
+LOOKUPS_AT_ONCE: Final = 16  # by time; those in tiered topics may wait long for the object store
 LOCK_TIMER_MIN_S: Final = 0.01  # between two looks at locks that expire
 
 Acknowledged = Callable[[ErrorCode, str | None], object]
@@ -227,7 +228,7 @@ class SharePartitionManager:
         self.persister = persister
         self.turns = TurnQueue(runtime)  # of fetches that look again: many may wait for one share partition
         self._led: dict[str, dict[TopicPartition, LedSharePartition]] = {}  # by group
-        self._lookups = StepQueue(runtime, remote=True)  # of tiered topics they wait for the object store
+        self._lookups = StepQueue(runtime, LOOKUPS_AT_ONCE, remote=True)
         self._releasing: Counter[Key] = Counter()  # sessions that have ended, and are not released yet
         self._releasing_of_group: Counter[str] = Counter()
         self._waiting: dict[Key, list[Callable[[], object]]] = {}  # for that

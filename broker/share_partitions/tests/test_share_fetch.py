@@ -339,6 +339,38 @@ def test_a_group_without_a_position_begins_where_its_config_says(
     assert ranges(answer_of(reply)) == expected
 
 
+def test_a_look_up_in_the_object_store_holds_back_no_other_group(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world(start=-1)
+    world.initialize(-1, "h")
+    for group in ("g", "h"):
+        world.configure(group, share_auto_offset_reset="by_duration:PT2H30M")
+    world.produce(b"a")
+    world.produce(b"b", partition=1)
+    log = world.partition(1).log
+    look_up, run_in_thread = type(log).timestamp_lookup, world.runtime.run_in_thread
+
+    def read_store() -> None:
+        """In a thread, which never ends."""
+
+    def wait_or_look_up(self: Any, time_ms: int) -> Any:
+        if self is log:
+            yield read_store
+        return (yield from look_up(self, time_ms))
+
+    def run_or_hang(work: Any, done: Any, **options: bool) -> None:
+        if work is not read_store:
+            run_in_thread(work, done, **options)
+
+    monkeypatch.setattr(type(log), "timestamp_lookup", wait_or_look_up)
+    monkeypatch.setattr(world.runtime, "run_in_thread", run_or_hang, raising=False)
+    Member(world).send(partitions=2)
+    reply = Member(world, group="h").send(max_wait_ms=60_000)
+    world.runtime.advance(1)
+    assert ranges(answer_of(reply)) == [(0, 0, 1)]
+
+
 def test_a_group_that_was_not_initialized_gets_an_error(new_world: NewWorld) -> None:
     world = new_world()
     reply = Member(world, group="other").send(max_wait_ms=500)
