@@ -38,14 +38,15 @@ class DeadlineTimer:
 
     def set(self, delay_ms: int) -> None:
         """Expire `delay_ms` from now, whatever was set before."""
-        deadline = self._runtime.monotonic() + delay_ms / 1000
+        delay_s = max(delay_ms, 0) / 1000  # a client may have given a negative one
+        deadline = self._runtime.monotonic() + delay_s
         self._deadline = deadline
-        self._delay_s = delay_ms / 1000
+        self._delay_s = delay_s
         if self._timer is not None:
             if deadline >= self._armed_until:
                 return
             self._timer.cancel()
-        self._arm(delay_ms / 1000)
+        self._arm(delay_s)
 
     def cancel(self) -> None:
         if self._timer is not None:

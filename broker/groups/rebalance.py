@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.timers import DeadlineTimer
 from barnabas.broker.groups.records import GroupRecord, group_metadata_record
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger(__name__)
+
+AWAIT_AGAIN_MIN_MS: Final = 1000  # rather than at once, over and over, if all members gave a timeout of 0
 
 Append = Callable[[list[GroupRecord], Callable[[ErrorCode], None]], None]
 
@@ -108,7 +110,7 @@ class Rebalancer:
         elif group.has_all_members_joined():
             self.complete_join(group)
         else:
-            self._await_members(group)
+            self._await_members(group, group.rebalance_timeout_ms())
 
     def maybe_complete_join(self, group: ClassicGroup) -> None:
         """Complete the join phase once every member has joined; the first one of a group ends by its delay only."""
@@ -129,7 +131,7 @@ class Rebalancer:
                 group.remove(member.member_id)
         if not group.elect_joined_leader() and group.members:
             # No member rejoined and only static members are left: wait on, until sessions expire.
-            self._await_members(group)
+            self._await_members(group, max(group.rebalance_timeout_ms(), AWAIT_AGAIN_MIN_MS))
             return
         group.init_next_generation()
         if group.state is GroupState.EMPTY:
@@ -160,8 +162,8 @@ class Rebalancer:
             # The generation before stays in the log; after a restart its members would time out. Harmless.
             log.warning("Group %s: could not write that it is empty: %s", group.group_id, error.name)
 
-    def _await_members(self, group: ClassicGroup) -> None:
-        self._set_join_timer(group, group.rebalance_timeout_ms(), lambda: self._join_phase_expired(group))
+    def _await_members(self, group: ClassicGroup, delay_ms: int) -> None:
+        self._set_join_timer(group, delay_ms, lambda: self._join_phase_expired(group))
 
     def _join_phase_expired(self, group: ClassicGroup) -> None:
         if group.state is GroupState.PREPARING_REBALANCE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -577,6 +578,40 @@ def test_static_members_survive_a_rebalance_they_miss_until_their_session_ends(b
     assert {member.group_instance_id for member in rejoined.members} == {"a", "b"}
     bench.clock.pass_ms(10_000)
     assert ids["b"] not in bench.group.members
+
+
+def forbid_many_timers(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop of timers that are due at once would not end."""
+    schedule, end = bench.clock.call_later, bench.clock.scheduled + 20
+
+    def call_later(delay_s: float, callback: Callable[[], object]) -> Any:
+        assert bench.clock.scheduled < end
+        return schedule(delay_s, callback)
+
+    monkeypatch.setattr(bench.clock, "call_later", call_later)
+
+
+def test_static_members_that_allow_no_time_are_not_awaited_over_and_over(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    static = bench.join(instance="a", rebalance_ms=0, session_ms=1_800_000)
+    other = bench.join(version=3, rebalance_ms=60_000)
+    bench.clock.pass_ms(0)
+    leader, generation = static.leader, static.generation_id
+    for each in (static, other):
+        bench.sync(each.member_id, generation, {leader: b"x"} if each.member_id == leader else {})
+    forbid_many_timers(bench, monkeypatch)
+    bench.leave(other.member_id)
+    bench.clock.pass_ms(1_500)
+    assert bench.group.state is GroupState.PREPARING_REBALANCE
+    assert bench.join(static.member_id, instance="a", rebalance_ms=0).generation_id == generation + 1
+
+
+def test_a_negative_rebalance_timeout_has_passed_at_once(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_many_timers(bench, monkeypatch)
+    bench.join(version=3, rebalance_ms=-5000)
+    bench.clock.pass_ms(2_000)
+    assert bench.group.is_empty
 
 
 def test_administrator_removes_by_instance_id(bench: Any) -> None:
