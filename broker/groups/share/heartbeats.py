@@ -75,12 +75,11 @@ class ShareProtocol:
                 self._groups.initialize(request.group_id, epoch, to_initialize)
             _answer(reply, response, error)
 
+        draft.group.is_metadata_checked = True  # until the append fails
         self._groups.commit(draft, appended)
         group = self._groups.find(request.group_id)
-        if group is not None:
-            group.is_metadata_checked = True
-            if to_initialize:
-                group.initialization_began(self._groups.runtime.time_ms())
+        if group is not None and to_initialize:
+            group.initialization_began(self._groups.runtime.time_ms())
         self._groups.begin_session(request.group_id, request.member_id)
 
     def _decide(

@@ -85,11 +85,9 @@ class StreamsProtocol:
         except ApiError:
             draft.take_back()
             raise
+        draft.group.is_metadata_checked = True  # until the append fails
+        draft.group.configured = configured
         groups.commit(draft, partial(_answer, reply, result))
-        group = groups.find(request.group_id)
-        if group is draft.group:
-            group.is_metadata_checked = True
-            group.configured = configured
         groups.begin_session(request.group_id, request.member_id)
         if begins_delay:
             groups.begin_delay(request.group_id)

@@ -182,6 +182,19 @@ def test_topics_are_created_deleted_and_grow(groups: ShareGroups) -> None:
     assert (topic_id("new"), 0) in a.assigned
 
 
+def test_topics_that_have_grown_are_found_again_after_a_failed_append(groups: ShareGroups) -> None:
+    a = ShareMember(groups, "a", "orders")
+    settle(a)
+    groups.create_topic("orders", 6, since=4)
+    groups.log.error = E.NOT_ENOUGH_REPLICAS
+    assert groups.heartbeat_of(a.request()).error == E.COORDINATOR_NOT_AVAILABLE
+    groups.log.error = E.NONE
+    for _ in range(3):
+        groups.clock.pass_ms(10_000)
+        a.heartbeat()
+    assert a.assigned == partitions("orders", range(6))
+
+
 def test_an_initialization_that_fails_is_tried_again(groups: ShareGroups) -> None:
     groups.share_states.errors[groups.key("orders", 3)] = E.UNKNOWN_SERVER_ERROR
     a = ShareMember(groups, "a", "orders")

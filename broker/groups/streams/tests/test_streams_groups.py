@@ -61,6 +61,20 @@ def test_missing_topics_are_named_and_then_used() -> None:
     assert len(member.active) == 3
 
 
+def test_topics_that_have_grown_are_found_again_after_a_failed_append() -> None:
+    groups = lines(2)
+    member = StreamsMember(groups, "m", "p", topology("lines"))
+    settle(groups, member)
+    groups.create_topic("lines", 4, since=2)
+    groups.log.error = E.NOT_ENOUGH_REPLICAS
+    assert groups.result_of(member.request()).response.error_code == E.COORDINATOR_NOT_AVAILABLE
+    groups.log.error = E.NONE
+    for _ in range(3):
+        groups.clock.pass_ms(5_000)
+        member.heartbeat()
+    assert len(member.active) == 4
+
+
 def test_a_silent_member_is_removed_and_one_that_gives_up_nothing_is_fenced() -> None:
     groups = lines()
     one = StreamsMember(groups, "one", "one", topology("lines"))
