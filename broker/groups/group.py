@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.groups.member import Member, Protocols
+from barnabas.broker.groups.member import SUBSCRIPTION_BYTES_MAX, Member, Protocols
 from barnabas.broker.groups.state import CAN_REBALANCE, GroupEvent, GroupState, next_state
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.consumer_offsets import GroupMetadataValue
@@ -302,10 +302,13 @@ class ClassicGroup:
             return frozenset()
         if self.protocol_name is None:
             return None
+        subscriptions = [member.subscription(self.protocol_name) for member in self.members.values()]
+        if sum(map(len, subscriptions)) > SUBSCRIPTION_BYTES_MAX:
+            return None
         topics: set[str] = set()
         try:
-            for member in self.members.values():
-                topics |= subscribed_topics(member.subscription(self.protocol_name))
+            for each in subscriptions:
+                topics |= subscribed_topics(each)
         except MalformedSubscription:
             return None
         return frozenset(topics)

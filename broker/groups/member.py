@@ -27,6 +27,7 @@ MEMBER_BYTES_MAX: Final = 256 * 1024 * 1024  # of the broker
 MEMBER_OVERHEAD_BYTES: Final = 1000
 NAME_OVERHEAD_BYTES: Final = 100  # of a topic that a member reads
 PROTOCOL_OVERHEAD_BYTES: Final = 200
+SUBSCRIPTION_BYTES_MAX: Final = 1024 * 1024  # read in one turn; a record does not have more either
 
 Protocols = Sequence[tuple[str, bytes]]  # (assignor name, subscription), in the member's order of preference
 

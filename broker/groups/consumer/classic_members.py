@@ -24,6 +24,7 @@ from barnabas.broker.groups.consumer.changes import (
 from barnabas.broker.groups.consumer.embedded_protocol import MalformedProtocol
 from barnabas.broker.groups.consumer.group import CONSUMER_TYPE
 from barnabas.broker.groups.consumer.values import ClassicMember, Member, MemberState
+from barnabas.broker.groups.member import SUBSCRIPTION_BYTES_MAX
 from barnabas.broker.groups.modern.changes import unknown_member
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.timeouts import JOIN, SYNC
@@ -49,7 +50,6 @@ log = logging.getLogger(__name__)
 ID_REQUIRED_SINCE: Final = (
     4  # the version of JoinGroup from which a dynamic member first gets its id (KIP-394)
 )
-SUBSCRIPTION_BYTES_MAX: Final = 1024 * 1024  # decoded in one turn; the member's record has it, too
 
 
 class ClassicMembers:

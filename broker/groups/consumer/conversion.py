@@ -21,6 +21,7 @@ from barnabas.broker.groups.consumer.values import (
     MemberState,
     share_epochs,
 )
+from barnabas.broker.groups.member import SUBSCRIPTION_BYTES_MAX
 from barnabas.broker.groups.member import Member as MemberOfClassicGroup
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.topics import metadata_hash
@@ -53,6 +54,8 @@ def upgrade(classic: ClassicGroup, settings: GroupSettings, image: MetadataImage
         raise _no_upgrade(classic, " because the group does not use the consumer embedded protocol.")
     if len(classic.members) > settings.group_consumer_max_size:
         raise _no_upgrade(classic, " because the group size exceeds the consumer group maximum size.")
+    if _protocol_bytes(classic) > SUBSCRIPTION_BYTES_MAX:
+        raise _no_upgrade(classic, " because the subscriptions of its members are too long for a record.")
     try:
         _write_members(draft, classic, image)
     except (MalformedProtocol, KeyError):
@@ -68,6 +71,14 @@ def upgrade(classic: ClassicGroup, settings: GroupSettings, image: MetadataImage
 def _no_upgrade(classic: ClassicGroup, why: str) -> ApiError:
     message = f"Cannot upgrade classic group {classic.group_id} to consumer group{why}"
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+
+def _protocol_bytes(classic: ClassicGroup) -> int:
+    return sum(
+        len(name) + len(metadata)
+        for member in classic.members.values()
+        for name, metadata in member.protocols
+    )
 
 
 def _write_members(draft: Draft[ConsumerGroup], classic: ClassicGroup, image: MetadataImage) -> None:

@@ -234,6 +234,17 @@ def test_a_stable_group_loses_only_offsets_of_topics_that_it_no_longer_reads(mak
     assert bench.group.state is GroupState.STABLE
 
 
+def test_offsets_stay_while_subscriptions_are_too_long_to_be_read(make_bench: Any) -> None:
+    bench = make_bench(RETENTION)
+    long = subscription("t") + bytes(600_000)
+    (member, _), generation = bench.stable(2, session_ms=30 * MINUTE, protocols=[("range", long)])
+    bench.commit({("t", 0): 1, ("gone", 0): 1}, member_id=member, generation=generation)
+    bench.clock.pass_ms(10 * MINUTE)
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
+    assert (offset(bench), offset(bench, "gone")) == (1, 1)
+    assert bench.group.subscribed_topics is None
+
+
 def test_retention_time_of_the_request_takes_precedence(make_bench: Any) -> None:
     bench = make_bench(RETENTION)
     bench.commit({("t", 0): 1}, retention_ms=MINUTE)

@@ -247,6 +247,18 @@ def test_a_subscription_that_cannot_be_read_keeps_the_group_classic() -> None:
     assert groups.group.members
 
 
+def test_subscriptions_that_are_too_long_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Groups()
+    groups.create_topic("orders", 2)
+    groups.stable(2, protocols=[("range", subscription("orders", set()) + bytes(600_000))])
+    read: list[bytes] = []
+    monkeypatch.setattr(embedded_protocol, "subscription", read.append)
+    answer = groups.heartbeat_of(ConsumerMember(groups, "c", "orders").request())
+    assert answer.error == E.GROUP_ID_NOT_FOUND
+    assert not read
+    assert len(groups.group.members) == 2
+
+
 def test_an_upgrade_that_cannot_be_written_changes_nothing() -> None:
     groups = Groups()
     a, b = classic_pair(groups)
