@@ -95,6 +95,9 @@ def _write_members(draft: Draft[ConsumerGroup], classic: ClassicGroup, image: Me
                     "default assignor before re-attempting the upgrade.",
                 )
             assigned = embedded_protocol.partitions_by_id(image, assignment.assigned_partitions)
+            owners = draft.group.owners
+            if any((topic_id, index) in owners for topic_id, each in assigned.items() for index in each):
+                raise _no_upgrade(classic, " because its members share partitions.")
         described = Member(
             instance_id=member.group_instance_id,
             rack_id=subscription.rack_id or None,

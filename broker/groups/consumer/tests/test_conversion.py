@@ -77,8 +77,7 @@ class ClassicConsumer:
         given = {}
         if members:  # it leads a classic group
             for number, member_id in enumerate(members):
-                everything = sorted(all_partitions(self.groups, self.topic))
-                mine = everything[number :: len(members)]
+                mine = self.share(sorted(all_partitions(self.groups, self.topic)), number, len(members))
                 given[member_id] = embedded_protocol.encoded_assignment(
                     self.groups.image, {topic_id(self.topic): [index for _, index in mine]}, 1
                 )
@@ -90,6 +89,10 @@ class ClassicConsumer:
             protocol_name="cooperative-sticky",
         )
         self.take()
+
+    def share(self, everything: list[Partition], number: int, count: int) -> list[Partition]:
+        """What the leader gives to one of the members."""
+        return everything[number::count]
 
     def take(self) -> None:
         if self.syncing is None or self.syncing.waiting:
@@ -245,6 +248,28 @@ def test_a_subscription_that_cannot_be_read_keeps_the_group_classic() -> None:
     answer = groups.heartbeat_of(ConsumerMember(groups, "c", "orders").request())
     assert answer.error == E.GROUP_ID_NOT_FOUND
     assert groups.group.members
+
+
+class Broadcast(ClassicConsumer):
+    """Its assignor gives every member everything."""
+
+    def share(self, everything: list[Partition], _number: int, _count: int) -> list[Partition]:
+        return everything
+
+
+def test_members_that_share_partitions_stay_in_a_classic_group() -> None:
+    groups = Groups()
+    groups.create_topic("orders", 6)
+    members = [Broadcast(groups, "orders"), Broadcast(groups, "orders")]
+    for member in members:
+        member.join()
+    for member in members * 3:
+        groups.clock.pass_ms(100)
+        member.heartbeat()
+    assert [len(member.owned) for member in members] == [6, 6]
+    answer = groups.heartbeat_of(ConsumerMember(groups, "c", "orders").request())
+    assert answer.error == E.GROUP_ID_NOT_FOUND
+    assert isinstance(groups.shard.groups[GROUP], ClassicGroup)
 
 
 def test_subscriptions_that_are_too_long_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
