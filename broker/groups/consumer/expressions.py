@@ -1,9 +1,9 @@
 """The regular expressions that members subscribe with: which topics they match.
 
-All of a group are resolved together, in short turns, against the names of all topics. That is due when one has not been resolved, when
-topics were created since, or after group.consumer.regex.refresh.interval.ms; looked at with each heartbeat of a member that has one, and
-at most every REFRESH_MIN_MS. Until then a new one matches nothing. Topics that the member whose heartbeat it was may not describe are
-left out.
+All of a group are resolved one after the other, as a pattern may take some MB, in short turns, against the names of all topics. That is
+due when one has not been resolved, when topics were created since, or after group.consumer.regex.refresh.interval.ms; looked at with each
+heartbeat of a member that has one, and at most every REFRESH_MIN_MS. Until then a new one matches nothing. Topics that the member whose
+heartbeat it was may not describe are left out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from barnabas.broker.coordinator.re2_parser import PatternError
 from barnabas.broker.coordinator.re2_pattern import Pattern
 from barnabas.broker.groups.consumer.values import Key, ResolvedExpression
 from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.lifecycle import log_failure
 from barnabas.broker.groups.modern.values import is_recent
 from barnabas.runtime.slices import StepQueue, Steps
 from barnabas.wire.errors import ErrorCode
@@ -27,8 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REFRESH_MIN_MS: Final = 10_000
+# Of names: they are written in one batch of records, for which max.message.bytes is 1 MB unless it is set.
+RESULT_BYTES_MAX: Final = 4 * 1024 * 1024
 MayDescribe = Callable[[str], bool]  # whether a member may see the topic of this name
 _Topics = dict[str, set[str]]  # by expression
+
+
+class TooManyMatches(Exception):
+    """See RESULT_BYTES_MAX."""
 
 
 class ExpressionResolver:
@@ -55,6 +62,7 @@ class ExpressionResolver:
         def done(found: _Topics | None, error: BaseException | None) -> None:
             group.is_resolving = False
             if error is not None or found is None:
+                group.resolving_failed_ms = self._runtime.time_ms()
                 log.error("Group %s: its regular expressions can't be resolved: %s", group_id, error)
             elif self._store.consumer(group_id) is group:
                 self._resolved(group, found, version, now_ms)
@@ -69,10 +77,12 @@ class ExpressionResolver:
         )
 
     def _is_old(self, group: ConsumerGroup) -> bool:
-        if any(expression not in group.resolved for expression in group.expressions) and not group.resolved:
+        now_ms = self._runtime.time_ms()
+        if is_recent(group.resolving_failed_ms, REFRESH_MIN_MS, now_ms):
+            return False
+        if not group.resolved:
             return True
         last = next(iter(group.resolved.values()))
-        now_ms = self._runtime.time_ms()
         if is_recent(last.timestamp_ms, REFRESH_MIN_MS, now_ms):
             return False
         return (
@@ -82,18 +92,22 @@ class ExpressionResolver:
         )
 
     def _resolve(self, expressions: list[str], may_describe: MayDescribe) -> Steps[_Topics]:
-        patterns: dict[str, Pattern] = {}
-        for expression in expressions:
+        names = list(self._configs.image().topics)
+        found: _Topics = {expression: set() for expression in expressions}
+        size = 0
+        for expression, matched in found.items():
             try:
-                patterns[expression] = yield from Pattern.compile(expression)
+                pattern = yield from Pattern.compile(expression)
             except PatternError as error:  # of a log that another release has written
                 log.error("the regular expression %r is passed over: %s", expression, error)
-        found: _Topics = {expression: set() for expression in expressions}
-        for name in list(self._configs.image().topics):
-            for expression, pattern in patterns.items():
+                continue
+            for name in names:
                 if (yield from pattern.matches(name)) and may_describe(name):
-                    found[expression].add(name)
-            yield None
+                    matched.add(name)
+                    size += len(name)
+                    if size > RESULT_BYTES_MAX:
+                        raise TooManyMatches(f"the names of the topics that match have over {size} bytes")
+                yield None
         return found
 
     def _resolved(self, group: ConsumerGroup, found: _Topics, version: int, now_ms: int) -> None:
@@ -107,9 +121,10 @@ class ExpressionResolver:
             resolved = ResolvedExpression(frozenset(topics), version, now_ms)
             draft.write(Key.REGULAR_EXPRESSION, expression, resolved)
         self._groups.changes.update_epoch(draft, is_changed=is_changed)
-        self._groups.commit(draft, _appended)
 
+        def appended(error: ErrorCode) -> None:
+            if error:
+                group.resolving_failed_ms = self._runtime.time_ms()
+                log_failure(group.group_id, "write the topics of its regular expressions", error)
 
-def _appended(error: ErrorCode) -> None:
-    if error:
-        log.warning("resolved regular expressions could not be written: %s", error.name)
+        self._groups.commit(draft, appended)

@@ -67,6 +67,7 @@ class ConsumerGroup(ModernGroup[Member, Partitions, CurrentAssignment]):
         self.classic_count = 0  # members of the classic protocol
         self.classic_protocols: Counter[str] = Counter()  # their assignors
         self.is_resolving = False  # its regular expressions
+        self.resolving_failed_ms = 0  # when that failed last
         self._held_bytes: dict[str, int] = {}  # of partitions, by member id
 
     # -- what the records say

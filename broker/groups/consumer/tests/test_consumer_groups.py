@@ -3,11 +3,13 @@ compared with Apache Kafka's in compat_tests/conform."""
 
 from __future__ import annotations
 
+import random
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from barnabas.broker.groups.consumer import changes
+from barnabas.broker.groups.consumer import changes, expressions
 from barnabas.broker.groups.consumer.records import CODEC, ConsumerGroupRecord
 from barnabas.broker.groups.consumer.tests.members import (
     SESSION_MS,
@@ -183,6 +185,66 @@ def test_an_expression_matches_topics_that_come_and_go() -> None:
     assert groups.consumer_group.epoch == epoch, "nothing has changed"
     a.leave()
     assert not groups.consumer_group.resolved
+
+
+def test_expressions_are_resolved_one_after_the_other() -> None:
+    groups = Groups(is_slow=True)
+    assert groups.work is not None
+    chosen = random.Random(1)
+    for _ in range(20):
+        groups.create_topic("".join(chosen.choices("abcdefghij", k=40)), 1)
+    for number in range(20):
+        member = ConsumerMember(groups, f"m{number}", subscribed_topic_regex=f".*[a-e].{{60}}x{number}")
+        member.heartbeat()
+    groups.work.go_on()
+    groups.clock.pass_ms(10_001)
+    member.epoch = groups.consumer_group.current(member.member_id).epoch
+    member.heartbeat()
+    tracemalloc.start()
+    groups.work.go_on()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(groups.consumer_group.resolved) == 20
+    assert peak < 5_000_000
+
+
+def test_a_turn_may_end_after_each_name_that_an_expression_is_compared_with() -> None:
+    groups = Groups(is_slow=True)
+    assert groups.work is not None
+    for number in range(10):
+        groups.create_topic(f"t{number}", 1)
+    for number in range(10):
+        member = ConsumerMember(groups, f"m{number}", subscribed_topic_regex=f"x{number}")
+        groups.shard.consumer.heartbeat(member.request(), Client("client", "/127.0.0.1", 1), Answer())
+    groups.shard.expressions.refresh(GROUP, lambda _: True)
+    groups.work.go_on(10 * 10)
+    assert groups.consumer_group.is_resolving
+    groups.work.go_on()
+    assert len(groups.consumer_group.resolved) == 10
+
+
+@pytest.mark.parametrize(("bytes_max", "append"), [(3, E.NONE), (100, E.MESSAGE_TOO_LARGE)])
+def test_expressions_that_could_not_be_resolved_are_tried_again_later(
+    bytes_max: int, append: E, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = Groups()
+    groups.create_topic("orders", 1)
+    a = ConsumerMember(groups, "a", subscribed_topic_regex="o.*")
+    resolver = groups.shard.expressions
+    groups.shard.consumer.heartbeat(a.request(), Client("client", "/127.0.0.1", 1), Answer())
+    assert resolver.is_due(GROUP)
+    monkeypatch.setattr(expressions, "RESULT_BYTES_MAX", bytes_max)
+    groups.log.error = append
+    resolver.refresh(GROUP, lambda _: True)
+    groups.clock.run_until_idle()
+    assert not groups.consumer_group.resolved
+    assert not resolver.is_due(GROUP)
+    groups.log.error = E.NONE
+    monkeypatch.setattr(expressions, "RESULT_BYTES_MAX", 100)
+    groups.clock.pass_ms(10_001)
+    settle(groups, a)
+    settle(groups, a)
+    assert a.owned == all_partitions(groups, "orders")
 
 
 def test_a_static_member_comes_back_to_its_partitions() -> None:
