@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.groups.consumer import conversion
 from barnabas.broker.groups.consumer.changes import GroupChanges
 from barnabas.broker.groups.consumer.group import ConsumerGroup
-from barnabas.broker.groups.consumer.values import MemberState
+from barnabas.broker.groups.consumer.values import LEFT_FOR_NOW, MemberState
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.lifecycle import Done, ModernGroups
@@ -105,7 +105,6 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         return self.configs.number(group.group_id, "consumer.session.timeout.ms")
 
     def rebalance_timeout_ms(self, group: ConsumerGroup, member_id: str) -> int | None:
-        member = group.members[member_id]
-        if member.classic is None and group.current(member_id).state == MemberState.UNREVOKED_PARTITIONS:
-            return member.rebalance_timeout_ms
-        return None
+        member, current = group.members[member_id], group.current(member_id)
+        is_revoking = current.state == MemberState.UNREVOKED_PARTITIONS and current.epoch != LEFT_FOR_NOW
+        return member.rebalance_timeout_ms if member.classic is None and is_revoking else None

@@ -19,7 +19,7 @@ from barnabas.broker.groups.consumer.tests.members import (
     settle,
     topic_id,
 )
-from barnabas.broker.groups.consumer.values import Key
+from barnabas.broker.groups.consumer.values import Key, MemberState
 from barnabas.broker.groups.member import Client
 from barnabas.broker.groups.modern import room
 from barnabas.broker.groups.settings import GroupSettings
@@ -268,6 +268,23 @@ def test_a_static_member_comes_back_to_its_partitions() -> None:
     groups.clock.pass_ms(2)
     settle(groups, b)
     assert b.owned == all_partitions(groups, "orders")
+
+
+def test_a_static_member_that_left_while_it_had_to_revoke_has_its_session() -> None:
+    groups = Groups()
+    groups.create_topic("orders", 4)
+    a = ConsumerMember(groups, "a", "orders", instance_id="i", rebalance_timeout_ms=10_000)
+    b = ConsumerMember(groups, "b", "orders")
+    for member in (a, b, a):
+        member.heartbeat()
+    assert groups.consumer_group.current("a").state == MemberState.UNREVOKED_PARTITIONS
+    assert not a.leave(-2).error_code
+    for _ in range(4):
+        groups.clock.pass_ms(10_000)
+        b.heartbeat()
+    assert "a" in groups.consumer_group.members
+    groups.clock.pass_ms(SESSION_MS - 40_000 + 1)
+    assert "a" not in groups.consumer_group.members
 
 
 def test_a_full_group_takes_no_more_members() -> None:
