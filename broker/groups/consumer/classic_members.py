@@ -24,7 +24,11 @@ from barnabas.broker.groups.consumer.changes import (
 from barnabas.broker.groups.consumer.embedded_protocol import MalformedProtocol
 from barnabas.broker.groups.consumer.group import CONSUMER_TYPE
 from barnabas.broker.groups.consumer.values import ClassicMember, Member, MemberState
-from barnabas.broker.groups.member import SUBSCRIPTION_BYTES_MAX
+from barnabas.broker.groups.member import (
+    MEMBER_BYTES_OF_GROUP_MAX,
+    PROTOCOL_OVERHEAD_BYTES,
+    SUBSCRIPTION_BYTES_MAX,
+)
 from barnabas.broker.groups.modern.changes import unknown_member
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.timeouts import JOIN, SYNC
@@ -75,6 +79,8 @@ class ClassicMembers:
         member_id = request.member_id or str(UUID(bytes=self._groups.runtime.random_bytes(16), version=4))
         if member_id not in group.members:
             self._changes.check_size(group)
+        if len(request.protocols) * PROTOCOL_OVERHEAD_BYTES > MEMBER_BYTES_OF_GROUP_MAX:
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The member has too many protocols.")
         _check_protocols(group, request)
         if (
             not request.member_id

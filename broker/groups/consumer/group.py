@@ -16,7 +16,7 @@ from barnabas.broker.groups.consumer.values import (
     ResolvedExpression,
     Value,
 )
-from barnabas.broker.groups.member import MEMBER_OVERHEAD_BYTES, NAME_OVERHEAD_BYTES
+from barnabas.broker.groups.member import MEMBER_OVERHEAD_BYTES, NAME_OVERHEAD_BYTES, PROTOCOL_OVERHEAD_BYTES
 from barnabas.broker.groups.modern.group import ModernGroup
 from barnabas.broker.groups.modern.values import GroupEpoch, Keys, Partitions, TargetEpoch
 
@@ -198,7 +198,8 @@ def _size(member: Member) -> int:
     texts = (member.client_id, member.instance_id, member.rack_id, member.regular_expression)
     size = MEMBER_OVERHEAD_BYTES + sum(len(each or "") for each in texts)
     if member.classic is not None:
-        size += sum(len(name) + len(metadata) for name, metadata in member.classic.protocols)
+        protocols = member.classic.protocols
+        size += sum(len(name) + len(metadata) + PROTOCOL_OVERHEAD_BYTES for name, metadata in protocols)
     return size
 
 

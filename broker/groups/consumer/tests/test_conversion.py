@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.groups.consumer import embedded_protocol
+from barnabas.broker.groups.consumer import classic_members, embedded_protocol
 from barnabas.broker.groups.consumer.tests.members import (
     SESSION_MS,
     ConsumerMember,
@@ -16,6 +16,7 @@ from barnabas.broker.groups.consumer.tests.members import (
     topic_id,
 )
 from barnabas.broker.groups.group import ClassicGroup
+from barnabas.broker.groups.member import PROTOCOL_OVERHEAD_BYTES
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.tests.conftest import GROUP
 from barnabas.wire.errors import ErrorCode as E
@@ -306,6 +307,22 @@ def test_a_pending_upgrade_that_fails_leaves_the_classic_group() -> None:
     groups.log.hold = False
     groups.reload()
     assert sorted(groups.group.members) == sorted([a.member_id, b.member_id])
+
+
+def test_the_protocols_of_a_classic_member_are_counted_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Groups()
+    groups.create_topic("orders", 6)
+    ConsumerMember(groups, "a", "orders").heartbeat()
+    few = [("range", subscription("orders", set()))]
+    counted = groups.consumer_group.described_bytes
+    assert not groups.join(protocols=few, version=3).error
+    one = groups.consumer_group.described_bytes - counted
+    assert not groups.join(protocols=few + [("a", b"")] * 1000, version=3).error
+    assert groups.consumer_group.described_bytes - counted - 2 * one >= 1000 * PROTOCOL_OVERHEAD_BYTES
+    groups.check_counted()
+    monkeypatch.delattr(classic_members, "_check_protocols")
+    refused = groups.join(protocols=few + [("a", b"")] * 100_000, version=3)
+    assert refused.error == E.GROUP_MAX_SIZE_REACHED
 
 
 @pytest.mark.parametrize(
