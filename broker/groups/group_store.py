@@ -222,8 +222,11 @@ class GroupStore:
 
     def restore(self, record: GroupRecord) -> None:
         """Apply a record while the shard is loaded."""
-        if not isinstance(record, GroupWritten):
+        if isinstance(record, GroupWritten | GroupTombstone):
+            before = self.classic(record.group_id)
+            if before is not None:  # the broker counts what its members hold
+                self.drop(before, ErrorCode.NOT_COORDINATOR)
+        if isinstance(record, GroupWritten):
+            self.create(record.group_id).restore(record.value)
+        else:
             self.replay(record, None)
-            return
-        group = self.create(record.group_id)
-        group.restore(record.value)

@@ -44,7 +44,7 @@ def pair(key: Any, what: str, number: int) -> tuple[bytes, bytes | None]:
     if what == "write" and isinstance(key, OffsetWritten):
         record = OffsetWritten(key.key, CommittedOffset(number, 3, "", number))
     elif what == "write":
-        value = GroupMetadataValue("consumer", number, "range", "m", number, MEMBERS if number % 2 else [])
+        value = GroupMetadataValue("consumer", number, "range", "m", number, MEMBERS if number % 3 else [])
         record = GroupWritten(key.group_id, value)
     return encode_record(record)
 
@@ -71,6 +71,7 @@ def loaded(bench: Any, batches: list[bytes], *, every: bool) -> dict[str, Any]:
     errors: list[Exception | None] = []
     bench.shard.load(errors.append, every=every)
     assert errors == [None]
+    bench.check_counted()
     shard = bench.shard
     offsets = {group: shard.offsets.topics(group) for group in "ab" if shard.offsets.topics(group)}
     groups = {
@@ -118,7 +119,9 @@ def test_a_value_of_a_later_version_hides_none_before_it(
 
 
 def test_members_that_are_loaded_twice_are_counted_once(bench: Any) -> None:
-    bench.stable(protocols=[("range", bytes(1000))])
+    (member,), generation = bench.stable(protocols=[("range", bytes(1000))])
+    bench.join(member, protocols=[("range", bytes(1000))])
+    bench.sync(member, generation + 1, {member: b""})
     counted = bench.restarted().shard.rebalancer.usage.member_bytes
     assert counted > 1000
     key, _ = encode_record(OffsetWritten(("group", "t", 0), None))
