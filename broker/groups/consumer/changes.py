@@ -96,9 +96,11 @@ class GroupChanges(ModernGroupChanges[ConsumerGroup]):
         return write
 
     def assignor_of(self, group: ConsumerGroup) -> str:
-        """The one that most members ask for, or the broker's first."""
-        wanted = group.assignors.most_common(1)
-        return wanted[0][0] if wanted else self.settings.group_consumer_assignors[0]
+        """The one that most members ask for, or the broker's first. Members that Kafka has admitted may ask for one of its own."""
+        for name, _ in group.assignors.most_common(1):
+            if name in ASSIGNORS:
+                return name
+        return self.settings.group_consumer_assignors[0]
 
     def step(
         self, draft: Draft[ConsumerGroup], member_id: str, owned: Owned, *, has_new_subscription: bool

@@ -108,7 +108,7 @@ class ClassicMembers:
                 owned = self._owned(subscription.owned_partitions)
                 self._changes.step(draft, member_id, owned, has_new_subscription=is_changed)
             generation = group.current(member_id).epoch
-        except ApiError:
+        except Exception:
             draft.take_back()
             raise
         group.is_metadata_checked = True

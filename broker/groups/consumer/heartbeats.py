@@ -97,7 +97,7 @@ class ConsumerProtocol:
             draft = Draft(self._groups.group(request.group_id, "Consumer group"))
         try:
             response = self._decide(draft, request, client)
-        except ApiError:
+        except Exception:
             draft.take_back()
             raise
         draft.group.is_metadata_checked = True

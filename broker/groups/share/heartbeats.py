@@ -65,7 +65,7 @@ class ShareProtocol:
             draft = Draft(self._groups.group(request.group_id, "Share group"))
         try:
             response, to_initialize = self._decide(draft, request, client)
-        except ApiError:
+        except Exception:
             draft.take_back()
             raise
         epoch = draft.group.epoch

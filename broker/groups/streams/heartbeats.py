@@ -82,7 +82,7 @@ class StreamsProtocol:
         is_delayed = begins_delay or groups.is_delayed(draft.group)
         try:
             result, configured = self._decide(draft, request, client, is_delayed=is_delayed)
-        except ApiError:
+        except Exception:
             draft.take_back()
             raise
         draft.group.is_metadata_checked = True  # until the append fails

@@ -7,6 +7,7 @@ import random
 import tracemalloc
 from typing import Any
 
+import msgspec
 import pytest
 
 from barnabas.broker.groups.consumer import changes, expressions
@@ -19,9 +20,11 @@ from barnabas.broker.groups.consumer.tests.members import (
     settle,
     topic_id,
 )
+from barnabas.broker.groups.consumer.tests.test_conversion import subscription
 from barnabas.broker.groups.consumer.values import Key, MemberState
 from barnabas.broker.groups.member import Client
 from barnabas.broker.groups.modern import room
+from barnabas.broker.groups.records import encode_batch
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.tests.conftest import GROUP, Answer, Clock
 from barnabas.controller.metadata.image import GROUP_RESOURCE
@@ -245,6 +248,31 @@ def test_expressions_that_could_not_be_resolved_are_tried_again_later(
     settle(groups, a)
     settle(groups, a)
     assert a.owned == all_partitions(groups, "orders")
+
+
+def test_an_assignor_that_this_broker_does_not_have() -> None:
+    groups = Groups()
+    a, b = two_members(groups)
+    admitted = msgspec.structs.replace(groups.consumer_group.members["a"], server_assignor="of Kafka's")
+    groups.log.batches.append(encode_batch([ConsumerGroupRecord(GROUP, Key.MEMBER, "a", admitted)], 0))
+    groups.reload()
+    b.leave()
+    settle(groups, a)
+    assert a.owned == all_partitions(groups, "orders")
+
+
+def test_a_decision_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Groups()
+    two_members(groups)
+    before = dict(groups.consumer_group.values)
+    monkeypatch.setattr(groups.shard.consumer_groups.changes, "step", None)
+    c = ConsumerMember(groups, "c", "orders")
+    with pytest.raises(TypeError):
+        c.heartbeat()
+    with pytest.raises(TypeError):
+        groups.join(protocols=[("range", subscription("orders", set()))], version=3)
+    assert groups.consumer_group.values == before
+    groups.check_counted()
 
 
 def test_a_static_member_comes_back_to_its_partitions() -> None:

@@ -298,6 +298,15 @@ def test_the_clock_of_an_earlier_coordinator_was_ahead() -> None:
     assert a.assigned == partitions("orders", [0, 1, 2])
 
 
+def test_a_decision_that_fails_changes_nothing(groups: ShareGroups, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle(ShareMember(groups, "a", "orders"))
+    before = dict(groups.share_group.values)
+    monkeypatch.setattr(groups.shard.share_groups.changes, "step", None)
+    with pytest.raises(TypeError):
+        ShareMember(groups, "b", "orders").heartbeat()
+    assert groups.share_group.values == before
+
+
 def test_a_failed_append_leaves_the_group_as_it_was(groups: ShareGroups) -> None:
     a = ShareMember(groups, "a", "orders")
     groups.log.error = E.NOT_ENOUGH_REPLICAS

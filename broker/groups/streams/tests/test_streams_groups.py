@@ -75,6 +75,16 @@ def test_topics_that_have_grown_are_found_again_after_a_failed_append() -> None:
     assert len(member.active) == 4
 
 
+def test_a_decision_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = lines()
+    settle(groups, StreamsMember(groups, "a", "p", topology("lines")))
+    before = dict(groups.streams_group.values)
+    monkeypatch.setattr(groups.shard.streams_groups.changes, "step", None)
+    with pytest.raises(TypeError):
+        StreamsMember(groups, "b", "p", topology("lines")).heartbeat()
+    assert groups.streams_group.values == before
+
+
 def test_a_silent_member_is_removed_and_one_that_gives_up_nothing_is_fenced() -> None:
     groups = lines()
     one = StreamsMember(groups, "one", "one", topology("lines"))
