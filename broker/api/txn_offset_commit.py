@@ -7,7 +7,7 @@ Topics and partitions that do not exist fail alone.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Final
 
 from barnabas.broker.groups.transactional_commits import commit_in_transaction
@@ -30,8 +30,8 @@ from barnabas.wire.messages.txn_offset_commit import (
 KNOWS_LOADING: Final = 2  # the version since which clients take COORDINATOR_LOAD_IN_PROGRESS
 
 # Of the request's topics that exist, what it has for the partitions that exist. As in Kafka a partition may come several times: each
-# time has its own error, and the last offset that is accepted counts.
-Known = dict[str, list[TxnOffsetCommitRequestPartition]]
+# time has its own error, and the last offset that is accepted counts: it is kept here, or the first one if none is accepted.
+Known = dict[str, dict[int, TxnOffsetCommitRequestPartition]]
 
 
 @api(28, 0, 5)
@@ -48,23 +48,37 @@ def txn_offset_commit(
         context, Operation.READ, ((topic.name, len(topic.partitions)) for topic in request.topics)
     )
     image = context.services.controller.image
+    metadata_max = context.services.config.offset_metadata_max_bytes
+
+    def is_too_large(partition: TxnOffsetCommitRequestPartition) -> bool:
+        return len(partition.committed_metadata or "") > metadata_max
+
     for topic in request.topics:
         found = None if topic.name in unauthorized else image.topics.get(topic.name)
         if found is not None:
-            partitions = known.setdefault(topic.name, [])
+            partitions = known.setdefault(topic.name, {})
             for partition in topic.partitions:
-                if partition.partition_index in found.partitions:
-                    partitions.append(partition)
+                index = partition.partition_index
+                if index in found.partitions and (index not in partitions or not is_too_large(partition)):
+                    partitions[index] = partition
                 yield
         yield
-    topics = [TxnOffsetCommitRequestTopic(name, each) for name, each in known.items() if each]
-    if not topics:
-        return (yield from _answer(request, known, unauthorized, []))
+    topics = [TxnOffsetCommitRequestTopic(name, list(each.values())) for name, each in known.items() if each]
 
-    def reply(error: ErrorCode, results: list[TxnOffsetCommitResponseTopic]) -> None:
+    def answer(error: ErrorCode) -> Generator[None, None, TxnOffsetCommitResponse]:
+        def error_of(partition: TxnOffsetCommitRequestPartition) -> ErrorCode:
+            refused = ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large(partition) else ErrorCode.NONE
+            return error or refused
+
+        return _answer(request, known, unauthorized, error_of)
+
+    if not topics:
+        return (yield from answer(ErrorCode.NONE))
+
+    def reply(error: ErrorCode, _results: list[TxnOffsetCommitResponseTopic]) -> None:
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.api_version < KNOWS_LOADING:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        answer_in_slices(context, _answer(request, known, unauthorized, results, error))
+        answer_in_slices(context, answer(error))
 
     services = context.services
     if not request.group_id:
@@ -101,44 +115,29 @@ def _answer(
     request: TxnOffsetCommitRequest,
     known: Known,
     unauthorized: set[str],
-    results: list[TxnOffsetCommitResponseTopic],
-    error: ErrorCode = ErrorCode.NONE,
+    error_of: Callable[[TxnOffsetCommitRequestPartition], ErrorCode],
 ) -> Generator[None, None, TxnOffsetCommitResponse]:
-    """What exists has the errors of `results`, which are in the order of `known`, or `error` where there are none. One entry for each
-    topic, partitions that do not exist first; a partition that is named several times has as many entries."""
-    present: dict[str, set[int]] = {}
-    for name, partitions in known.items():
-        indexes = present[name] = set()
-        for partition in partitions:
-            indexes.add(partition.partition_index)
-            yield
+    """`error_of`: of partitions that exist. One entry for each topic, partitions that do not exist first; a partition that is named several times
+    has as many entries."""
     answers: dict[str, TxnOffsetCommitResponseTopic] = {}
-    for topic in request.topics:
-        found = present.get(topic.name)
-        missing = (
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            if topic.name in unauthorized
-            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
-        if found is None and topic.name not in answers:
-            answers[topic.name] = TxnOffsetCommitResponseTopic(topic.name)
-        for each in topic.partitions:
-            if found is None or each.partition_index not in found:
-                if topic.name not in answers:
-                    answers[topic.name] = TxnOffsetCommitResponseTopic(topic.name)
-                answers[topic.name].partitions.append(
-                    TxnOffsetCommitResponsePartition(each.partition_index, missing)
-                )
+    for exists in (False, True):
+        for topic in request.topics:
+            name, found = topic.name, known.get(topic.name)
+            missing = (
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                if name in unauthorized
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            if found is None and name not in answers:
+                answers[name] = TxnOffsetCommitResponseTopic(name)
+            for each in topic.partitions:
+                if (found is not None and each.partition_index in found) is exists:
+                    if name not in answers:
+                        answers[name] = TxnOffsetCommitResponseTopic(name)
+                    code = error_of(each) if exists else missing
+                    answers[name].partitions.append(
+                        TxnOffsetCommitResponsePartition(each.partition_index, code)
+                    )
+                yield
             yield
-        yield
-    by_topic = {topic.name: topic.partitions for topic in results}
-    for name, partitions in known.items():
-        if partitions and name not in answers:
-            answers[name] = TxnOffsetCommitResponseTopic(name)
-        answered = by_topic.get(name)
-        for number, partition in enumerate(partitions):
-            code = ErrorCode.of(answered[number].error_code) if answered is not None else error
-            answers[name].partitions.append(TxnOffsetCommitResponsePartition(partition.partition_index, code))
-            yield
-        yield
     return TxnOffsetCommitResponse(topics=list(answers.values()))

@@ -206,6 +206,14 @@ def test_a_partition_that_comes_twice_has_two_errors(node: GroupNode) -> None:
     assert node.offsets([0, 1]) == {0: (6, E.NONE), 1: (7, E.NONE)}
 
 
+def test_a_partition_that_comes_often_is_written_once(node: GroupNode) -> None:
+    count = 30_000  # a record for each would not fit into a batch
+    [(_, errors)] = node.commit(("t", [(0, offset, "") for offset in range(count)]))
+    assert errors == [(0, E.NONE)] * count
+    node.end()
+    assert node.offsets([0]) == {0: (count - 1, E.NONE)}
+
+
 def test_what_does_not_exist_fails_alone(node: GroupNode) -> None:
     missing = E.UNKNOWN_TOPIC_OR_PARTITION
     topics: list[Any] = [
