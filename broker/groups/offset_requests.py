@@ -6,7 +6,7 @@ Topics are given by name and exist: the handlers look up ids and answer for topi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.pending_writes import PendingWrite
@@ -14,7 +14,7 @@ from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.modern.group import ModernGroup
 from barnabas.broker.groups.modern.offset_checks import check_commit, check_transactional_commit
-from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, Key
+from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, Key, State
 from barnabas.broker.groups.records import (
     GroupRecord,
     GroupTombstone,
@@ -24,6 +24,7 @@ from barnabas.broker.groups.records import (
 )
 from barnabas.broker.groups.state import GroupState
 from barnabas.broker.groups.streams.group import StreamsGroup
+from barnabas.runtime.slices import in_slices
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from barnabas.storage.log.verification import Verification
 
 log = logging.getLogger(__name__)
-EXPIRED_AT_ONCE: Final = 500  # offsets looked at; more take longer than some ms
+OFFSETS_AT_ONCE: Final = 500  # looked at, and removed in one batch; more take longer than some ms
 
 
 class OffsetRequests:
@@ -284,32 +285,35 @@ class OffsetRequests:
         and so does its group (KAFKA-19163)."""
         looked_at = 0
         for group in tuple(self._groups.values()):
-            if looked_at >= EXPIRED_AT_ONCE:
-                yield
-                looked_at = 0
-            if self._groups.get(group.group_id) is not group:
-                continue
-            pending = self._offsets.pending_of(group.group_id)
-            records = self._expired_offsets(group, pending, now_ms)
-            stored = sum(len(partitions) for partitions in self._offsets.topics(group.group_id).values())
-            looked_at += 1 + stored
-            is_unused = group.is_empty and not (isinstance(group, ModernGroup) and not group.commits_offsets)
-            if stored == len(records) and not pending and is_unused:
-                records += _tombstones(group)
-            if records:
-                log.info("Group %s: %d records expire", group.group_id, len(records))
-                self._append(records, _ignore)
+            topics = self._offsets.topics(group.group_id)
+            positions = [(topic, partition) for topic, each in topics.items() for partition in each]
+            for start in range(0, max(len(positions), 1), OFFSETS_AT_ONCE):
+                if looked_at >= OFFSETS_AT_ONCE:
+                    yield
+                    looked_at = 0
+                some = positions[start : start + OFFSETS_AT_ONCE]
+                looked_at += 1 + len(some)
+                if self._groups.get(group.group_id) is group:
+                    self._expire(group, some, now_ms)
 
-    def _expired_offsets(self, group: Group, pending: Collection[Key], now_ms: int) -> list[GroupRecord]:
+    def _expire(self, group: Group, positions: list[tuple[str, int]], now_ms: int) -> None:
+        """Remove those that are past their retention, and the group if it has no others."""
+        group_id = group.group_id
+        pending = self._offsets.pending_of(group_id)
+        subscribed = {topic for topic, _ in positions if group.is_subscribed_to(topic)}
         records: list[GroupRecord] = []
-        for topic, partitions in self._offsets.topics(group.group_id).items():
-            if group.is_subscribed_to(topic):
-                continue
-            for partition, position in partitions.items():
-                key = group.group_id, topic, partition
-                if self._is_expired(group, position, now_ms) and key not in pending:
-                    records.append(OffsetWritten(key, None))
-        return records
+        for topic, partition in positions:
+            key = group_id, topic, partition
+            position = None if topic in subscribed else self._offsets.get(*key, committed=False)
+            if position is not None and self._is_expired(group, position, now_ms) and key not in pending:
+                records.append(OffsetWritten(key, None))
+        stored = sum(len(partitions) for partitions in self._offsets.topics(group_id).values())
+        is_unused = group.is_empty and not (isinstance(group, ModernGroup) and not group.commits_offsets)
+        if stored == len(records) and not pending and is_unused:
+            records += _tombstones(group)
+        if records:
+            log.info("Group %s: %d records expire", group_id, len(records))
+            self._append(records, _ignore)
 
     def _is_expired(self, group: Group, position: CommittedOffset, now_ms: int) -> bool:
         """KIP-211. Of a group with members, positions of topics expire that it no longer subscribes to, if it is Stable and its
@@ -333,17 +337,34 @@ class OffsetRequests:
 
     def topics_deleted(self, topics: list[DeletedTopic]) -> None:
         """Remove the offsets of deleted topics, committed or pending; one committed for another topic of that name stays."""
-        keys: dict[Key, None] = {}
+        ids: dict[str, set[bytes]] = {}
         for topic in topics:
-            for group_id, partition, position in self._offsets.positions_of_topic(topic.name):
-                if not any(position.topic_id) or position.topic_id == topic.topic_id:
-                    keys[group_id, topic.name, partition] = None
-        names = {topic.name for topic in topics}
+            ids.setdefault(topic.name, set()).add(topic.topic_id)
+        keys = [
+            key
+            for key, position in self._offsets.positions_of(ids.keys())
+            if not any(position.topic_id) or position.topic_id in ids[key[1]]
+        ]
         for key in self._offsets.pending_keys():  # transactional commits have no topic id
-            if key[1] in names and self._offsets.get(*key, committed=False) is None:
-                keys[key] = None
+            if key[1] in ids and self._offsets.get(*key, committed=False) is None:
+                keys.append(key)
         if keys:
-            self._append([OffsetWritten(key, None) for key in keys], _ignore)
+            states = [(key, self._offsets.state(key)) for key in keys]
+            in_slices(self._rebalancer.runtime, self._remove(states), lambda: None)
+
+    def _remove(self, states: list[tuple[Key, State]]) -> Generator[None, None, None]:
+        """Remove positions, but those that were written since: a topic of the same name may be there by now."""
+        for start in range(0, len(states), OFFSETS_AT_ONCE):
+            records: list[GroupRecord] = [
+                OffsetWritten(key, None)
+                for key, state in states[start : start + OFFSETS_AT_ONCE]
+                if self._offsets.state(key) == state
+            ]
+            if self._log.is_closed:
+                return
+            if records:
+                self._append(records, _ignore)
+            yield
 
 
 def _tombstones(group: Group) -> list[GroupRecord]:

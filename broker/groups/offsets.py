@@ -10,7 +10,7 @@ record and each marker is a change of both, a pure function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 from functools import partial
 
 import msgspec
@@ -42,23 +42,23 @@ Key = tuple[str, str, int]  # group id, topic, partition
 
 
 # The value of a position, None when there is none, and its pending writes.
-_State = tuple[CommittedOffset | None, Writes[CommittedOffset]]
-_Change = Callable[[_State], _State]
+State = tuple[CommittedOffset | None, Writes[CommittedOffset]]
+_Change = Callable[[State], State]
 
 
-def _write(value: CommittedOffset, state: _State) -> _State:
+def _write(value: CommittedOffset, state: State) -> State:
     return value, pending_writes.supersede(state[1])
 
 
-def _remove(_: _State) -> _State:
+def _remove(_: State) -> State:
     return None, ()
 
 
-def _write_pending(write: PendingWrite[CommittedOffset], state: _State) -> _State:
+def _write_pending(write: PendingWrite[CommittedOffset], state: State) -> State:
     return state[0], pending_writes.add(state[1], write)
 
 
-def _end_transaction(producer_id: int, commit: bool, state: _State) -> _State:
+def _end_transaction(producer_id: int, commit: bool, state: State) -> State:
     writes, committed = pending_writes.end(state[1], producer_id, commit=commit)
     return state[0] if committed is None else committed, writes
 
@@ -66,11 +66,11 @@ def _end_transaction(producer_id: int, commit: bool, state: _State) -> _State:
 class _Chain(msgspec.Struct):
     """Changes of one position whose appends are pending, oldest first, over the committed state."""
 
-    committed: _State
+    committed: State
     changes: list[tuple[int, _Change]]
     producers: set[int]  # that may have a pending write here, whichever of the changes fail
 
-    def last(self) -> _State:
+    def last(self) -> State:
         state = self.committed
         for _, change in self.changes:
             state = change(state)
@@ -139,11 +139,16 @@ class OffsetStore:
                 copy.get(topic, {}).pop(partition, None)
         return {topic: partitions for topic, partitions in copy.items() if partitions}
 
-    def positions_of_topic(self, topic: str) -> Iterator[tuple[str, int, CommittedOffset]]:
-        """(group id, partition, position) of every group that committed for the topic."""
+    def positions_of(self, names: Set[str]) -> Iterator[tuple[Key, CommittedOffset]]:
+        """The positions of every group that committed for these topics, with those of pending appends."""
         for group_id, topics in self._groups.items():
-            for partition, position in topics.get(topic, {}).items():
-                yield group_id, partition, position
+            for topic in names & topics.keys():
+                for partition, position in topics[topic].items():
+                    yield (group_id, topic, partition), position
+
+    def state(self, key: Key) -> State:
+        """What there is of the position, with pending appends."""
+        return self.get(*key, committed=False), self._pending.of(key)
 
     def pending_of(self, group_id: str) -> Collection[Key]:
         """The group's positions that open transactions have written, with those of pending appends. Not to be changed, and valid
@@ -182,7 +187,7 @@ class OffsetStore:
         return tuple(keys)
 
     def _change(self, key: Key, change: _Change, append: int | None) -> None:
-        state = self.get(*key, committed=False), self._pending.of(key)
+        state = self.state(key)
         if append is not None:
             chain = self._chains.get(key)
             if chain is None:
@@ -222,7 +227,7 @@ class OffsetStore:
         for producer_id in self._chains.pop(key).producers:
             self._chains_by_producer.discard(producer_id, key)
 
-    def _set_state(self, key: Key, state: _State) -> None:
+    def _set_state(self, key: Key, state: State) -> None:
         value, writes = state
         self._set(key, value)
         self._pending.set(key, writes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.coordinator.pending_writes import PendingWrite
+from barnabas.broker.groups import offset_requests
 from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, OffsetStore
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.state import GroupState
@@ -273,6 +275,70 @@ def test_deleted_topics_lose_their_offsets(bench: Any) -> None:
     assert [offset(bench, "t", index) for index in range(3)] == [None, None, 1]
     assert offset(bench, "u") == 1
     assert offset(bench.restarted(), "t", 0) is None
+
+
+def test_what_is_committed_while_the_offsets_of_a_deleted_topic_are_removed_stays(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.commit({("t", 0): 1, ("t", 1): 1})
+    pieces: list[Any] = []
+    monkeypatch.setattr(offset_requests, "in_slices", lambda _runtime, steps, _done: pieces.append(steps))
+    bench.shard.offset_requests.topics_deleted([DeletedTopic("t", b"\x01" * 16)])
+    bench.commit({("t", 1): 2})
+    for _ in pieces.pop():
+        pass
+    assert [offset(bench, "t", index) for index in range(2)] == [None, 2]
+
+
+BATCH_MAX = 1_048_588
+LONG_NAME = "t" * 249
+
+
+@pytest.fixture
+def limited(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A bench whose log takes no larger batches, and a group with positions whose tombstones don't fit into one."""
+    bench = make_bench(RETENTION)
+    append = bench.log.append
+
+    def check_size(index: int, batch: bytes, done: Callable[[E], object]) -> None:
+        if len(batch) > BATCH_MAX:
+            done(E.MESSAGE_TOO_LARGE)
+        else:
+            append(index, batch, done)
+
+    monkeypatch.setattr(bench.log, "append", check_size)
+    for start in range(0, 4000, 1000):
+        positions = {(LONG_NAME, index): 1 for index in range(start, start + 1000)}
+        assert error_of(bench.commit(positions)) is E.NONE
+    return bench
+
+
+def test_the_offsets_of_a_deleted_topic_are_removed_in_several_batches(limited: Any) -> None:
+    limited.shard.offset_requests.topics_deleted([DeletedTopic(LONG_NAME, b"\x01" * 16)])
+    assert limited.shard.offsets.topics("group") == {}
+
+
+def test_a_group_with_many_offsets_expires_in_several_batches(limited: Any) -> None:
+    limited.clock.pass_ms(10 * MINUTE)
+    steps = limited.shard.offset_requests.expire(limited.clock.time_ms())
+    next(steps)
+    assert 0 < len(limited.shard.offsets.topics("group")[LONG_NAME]) < 4000, "a step takes a part"
+    run_through(steps)
+    assert limited.shard.groups == {}
+    assert limited.restarted().shard.groups == {}
+
+
+def test_a_group_stays_as_long_as_some_of_its_offsets_could_not_be_removed(limited: Any) -> None:
+    limited.clock.pass_ms(10 * MINUTE)
+    steps = limited.shard.offset_requests.expire(limited.clock.time_ms())
+    limited.log.error = E.NOT_ENOUGH_REPLICAS
+    next(steps)
+    limited.log.error = E.NONE
+    run_through(steps)
+    assert limited.group.is_empty
+    assert limited.shard.offsets.topics("group")
+    run_through(limited.shard.offset_requests.expire(limited.clock.time_ms()))
+    assert limited.shard.groups == {}
 
 
 # -- the store against a list of appends

@@ -292,7 +292,7 @@ def test_offsets_and_groups_of_open_transactions_do_not_expire(make_bench: Any) 
 def test_what_a_transaction_writes_between_two_slices_of_the_expiry_stays(
     make_bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offset_requests, "EXPIRED_AT_ONCE", 1)
+    monkeypatch.setattr(offset_requests, "OFFSETS_AT_ONCE", 1)
     bench = make_bench(GroupSettings(offsets_retention_ms=1000))
     bench.commit({("t", 0): 1}, group="first")
     bench.commit({("t", 0): 1})
