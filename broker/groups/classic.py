@@ -399,13 +399,17 @@ class ClassicProtocol:
         if group is None:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
             return LeaveGroupResponse(members=[leave_result(member, unknown) for member in request.members])
+        was_empty = group.is_empty
         results = [leave_result(member, self._leave(group, member)) for member in request.members]
         if any(result.error_code == ErrorCode.NONE for result in results):
             if group.can_rebalance() and group.state is not GroupState.EMPTY:
                 self._rebalancer.prepare(group, "members left")
             else:
                 self._rebalancer.maybe_complete_join(group)
-        return LeaveGroupResponse(members=results)
+        response = LeaveGroupResponse(members=results)
+        if group.is_empty and not was_empty:  # what fails later is what the handler waits for
+            response.error_code = coordinator_error(group.empty_error)
+        return response
 
     def _leave(self, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
         member_id = identity.member_id

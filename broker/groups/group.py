@@ -80,6 +80,7 @@ class ClassicGroup:
         self.join_timer: DeadlineTimer | None = None
         self.sync_timer: DeadlineTimer | None = None
         self.persisted = False  # a record of the group has been appended
+        self.empty_error = ErrorCode.NONE  # of the append of the last record that says that it is empty
         self._protocol_counts: dict[str, int] = {}
 
     # -- state

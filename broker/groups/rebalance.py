@@ -136,6 +136,7 @@ class Rebalancer:
         group.init_next_generation()
         if group.state is GroupState.EMPTY:
             log.info("Group %s, generation %d, is now empty", group.group_id, group.generation_id)
+            group.empty_error = ErrorCode.NONE
             self.persist(group, {}, lambda error: self._empty_group_appended(group, error))
         else:
             self._announce_generation(group)
@@ -158,6 +159,7 @@ class Rebalancer:
         group.sync_timer.set(group.rebalance_timeout_ms())
 
     def _empty_group_appended(self, group: ClassicGroup, error: ErrorCode) -> None:
+        group.empty_error = error
         if error:
             # The generation before stays in the log; after a restart its members would time out. Harmless.
             log.warning("Group %s: could not write that it is empty: %s", group.group_id, error.name)

@@ -12,6 +12,7 @@ from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.state import GroupState
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.join_group import JOIN_GROUP_RESPONSE
+from barnabas.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
 # -- joining
 
@@ -444,6 +445,18 @@ def test_leave(bench: Any) -> None:
     assert bench.leave(leader) == [E.NONE]
     assert bench.group.state == GroupState.EMPTY
     assert bench.leave(leader) == [E.UNKNOWN_MEMBER_ID]
+
+
+def test_leave_of_the_last_member_fails_with_the_record_of_the_empty_group(bench: Any) -> None:
+    (member,), _ = bench.stable()
+    bench.log.error = E.NOT_ENOUGH_REPLICAS
+    request = LeaveGroupRequest("group", members=[MemberIdentity(member)])
+    assert bench.shard.classic.leave(request).error_code == E.COORDINATOR_NOT_AVAILABLE
+    assert bench.group.is_empty
+    bench.log.error = E.NONE
+    (member,), _ = bench.stable()
+    request = LeaveGroupRequest("group", members=[MemberIdentity(member)])
+    assert bench.shard.classic.leave(request).error_code == E.NONE
 
 
 def test_leave_of_a_waiting_member_answers_it(bench: Any) -> None:
