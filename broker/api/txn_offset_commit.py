@@ -75,16 +75,16 @@ def txn_offset_commit(
     if not topics:
         return (yield from answer(ErrorCode.NONE))
 
-    def reply(error: ErrorCode, _results: list[TxnOffsetCommitResponseTopic]) -> None:
+    def reply(error: ErrorCode) -> None:
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.api_version < KNOWS_LOADING:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         answer_in_slices(context, answer(error))
 
     services = context.services
     if not request.group_id:
-        reply(ErrorCode.INVALID_GROUP_ID, [])
+        reply(ErrorCode.INVALID_GROUP_ID)
     elif services.groups.topic.image() is None:
-        reply(ErrorCode.COORDINATOR_NOT_AVAILABLE, [])
+        reply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     else:
         commit_in_transaction(
             services.groups.shards,
@@ -117,8 +117,8 @@ def _answer(
     unauthorized: set[str],
     error_of: Callable[[TxnOffsetCommitRequestPartition], ErrorCode],
 ) -> Generator[None, None, TxnOffsetCommitResponse]:
-    """`error_of`: of partitions that exist. One entry for each topic, partitions that do not exist first; a partition that is named several times
-    has as many entries."""
+    """`error_of`: of partitions that exist. One entry for each topic, partitions that do not exist first; a partition that is named
+    several times has as many entries."""
     answers: dict[str, TxnOffsetCommitResponseTopic] = {}
     for exists in (False, True):
         for topic in request.topics:

@@ -37,8 +37,6 @@ from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from barnabas.wire.primitives import ZERO_UUID
 
@@ -150,27 +148,24 @@ class OffsetRequests:
         request: TxnOffsetCommitRequest,
         topics: list[TxnOffsetCommitRequestTopic],
         verification: Verification | None,
-        reply: Callable[[ErrorCode, list[TxnOffsetCommitResponseTopic]], None],
+        reply: Callable[[ErrorCode], None],
     ) -> None:
-        """Write `topics`, those of the request's that exist, inside the producer's transaction, which has been verified. The reply
-        is one error for all, or results by topic; it comes once the records are committed to the log."""
+        """Write `topics`, those of the request's that exist, inside the producer's transaction, which has been verified, but for
+        partitions with too much metadata. The reply comes once the records are committed to the log."""
         error = self._check_transactional_commit(request, topics)
         if error:
-            reply(error, [])
+            reply(error)
             return
-        records: list[PendingOffsetWritten] = []
-        results: list[TxnOffsetCommitResponseTopic] = []
         now_ms = self._now_ms()
-        for topic in topics:
-            partitions = []
-            for partition in topic.partitions:
-                error = self._check_metadata(partition.committed_metadata)
-                partitions.append(TxnOffsetCommitResponsePartition(partition.partition_index, error))
-                if not error:
-                    value = _position(partition, now_ms)
-                    key = (request.group_id, topic.name, partition.partition_index)
-                    records.append(PendingOffsetWritten(key, PendingWrite(request.producer_id, value)))
-            results.append(TxnOffsetCommitResponseTopic(topic.name, partitions))
+        records = [
+            PendingOffsetWritten(
+                (request.group_id, topic.name, partition.partition_index),
+                PendingWrite(request.producer_id, _position(partition, now_ms)),
+            )
+            for topic in topics
+            for partition in topic.partitions
+            if not self._check_metadata(partition.committed_metadata)
+        ]
         if records:
             self._log.append_in_transaction(
                 records,
@@ -178,10 +173,10 @@ class OffsetRequests:
                     records, now_ms, request.producer_id, request.producer_epoch
                 ),
                 verification,
-                lambda error: reply(coordinator_error(error), [] if error else results),
+                lambda error: reply(coordinator_error(error)),
             )
         else:
-            reply(ErrorCode.NONE, results)
+            reply(ErrorCode.NONE)
 
     def _check_transactional_commit(
         self, request: TxnOffsetCommitRequest, topics: list[TxnOffsetCommitRequestTopic]

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from barnabas.wire.messages.txn_offset_commit import (
         TxnOffsetCommitRequest,
         TxnOffsetCommitRequestTopic,
-        TxnOffsetCommitResponseTopic,
     )
 
 KNOWS_ABORTABLE: Final = 4  # the version whose clients know TRANSACTION_ABORTABLE
 ADDS_PARTITION: Final = 5  # the version of clients that do not send AddOffsetsToTxn
 
 TopicPartition = tuple[str, int]
-Reply = Callable[[ErrorCode, "list[TxnOffsetCommitResponseTopic]"], None]
+Reply = Callable[[ErrorCode], None]
 
 
 class Verify(Protocol):
@@ -57,8 +56,8 @@ def commit_in_transaction(
     *,
     is_verification_enabled: bool = True,
 ) -> None:
-    """Commit `topics`, those of the request's that exist. The reply is one error for all, or results by topic; it comes once the
-    offsets are in the log and committed there. They are the group's when the transaction commits.
+    """Commit `topics`, those of the request's that exist. The reply comes once the offsets are in the log and
+    committed there. They are the group's when the transaction commits.
 
     While the producer's last transaction still ends, the coordinator's CONCURRENT_TRANSACTIONS is answered at once, and the client
     asks again after its back-off: as in Kafka, which repeats the question for Produce only (KAFKA-18654, BatchVerifier).
@@ -67,10 +66,10 @@ def commit_in_transaction(
     adds = api_version >= ADDS_PARTITION
     shard = shards.of(request.group_id)
     if isinstance(shard, ErrorCode):
-        reply(shard, [])
+        reply(shard)
         return
     if request.producer_id < 0 or request.producer_epoch < 0:  # no marker could end it
-        reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING, [])
+        reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         return
     if not adds and not is_verification_enabled:
         shard.offset_requests.commit_in_transaction(request, topics, VERIFICATION_OFF, reply)
@@ -81,7 +80,7 @@ def commit_in_transaction(
         )
     except StorageError as error:
         is_full = error.error == ErrorCode.NOT_ENOUGH_REPLICAS  # the group's coordinator is the right one
-        reply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_full else coordinator_error(error.error), [])
+        reply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_full else coordinator_error(error.error))
         return
     if verification is None:  # the transaction is open in the partition
         shard.offset_requests.commit_in_transaction(request, topics, None, reply)
@@ -92,7 +91,7 @@ def commit_in_transaction(
         error = errors[partition]
         if error:
             shard.log.verification_failed(request.producer_id, verification, error)
-            reply(_response_error(error, api_version), [])
+            reply(_response_error(error, api_version))
         else:
             _append(shards, request, topics, verification, reply)
 
@@ -115,7 +114,7 @@ def _append(
 ) -> None:
     shard = shards.of(request.group_id)
     if isinstance(shard, ErrorCode):
-        reply(shard, [])
+        reply(shard)
     else:
         shard.offset_requests.commit_in_transaction(request, topics, verification, reply)
 

@@ -99,9 +99,7 @@ class Cluster:
         ]
         request = TxnOffsetCommitRequest("id", keys[0][0], producer_id, 0, topics=topics)
         reply = self.reply()
-        self.shard.offset_requests.commit_in_transaction(
-            request, topics, None, lambda error, _: reply.append(error)
-        )
+        self.shard.offset_requests.commit_in_transaction(request, topics, None, reply.append)
         self.requested([Commit(key, offset, self.now(), producer_id) for key in keys])
 
     def end(self, producer_id: int, commit: bool) -> None:

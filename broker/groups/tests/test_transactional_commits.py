@@ -107,7 +107,7 @@ class Groups:
             request,
             [topic],
             version,
-            lambda error, _: errors.append(error),
+            errors.append,
             is_verification_enabled=is_verification_enabled,
         )
         return errors
