@@ -14,6 +14,7 @@ import errno
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from barnabas.runtime.interface import Runtime
 from barnabas.storage.errors import StorageError, is_transient
@@ -31,6 +32,19 @@ PARTITION_METADATA = "partition.metadata"  # holds the topic id
 _RETRY_S = 1.0  # before a sync that found no free descriptor is tried again
 
 Synced = Callable[[str | None], object]  # gets the reason of a failure, or None
+
+
+class _NotIndexed(NamedTuple):
+    """A closed segment, beside which not all files could be written, and where the next one begins."""
+
+    segment: Segment
+    end_offset: int
+    write_beside: Callable[[], object]
+
+    def write(self) -> None:
+        """Blocking. OSError."""
+        self.segment.save_indexes(sync=True)
+        self.write_beside()
 
 
 class Flusher:
@@ -93,9 +107,7 @@ class Flusher:
             1 if names_synced else 0
         )  # number of these changes that a power failure could not undo
         self._awaiting_names = 0  # calls of when_names_synced that wait
-        self._not_indexed: tuple[
-            int, ...
-        ] = ()  # base offsets of the segments whose indexes could not be saved
+        self._not_indexed: tuple[_NotIndexed, ...] = ()
         self._sealing: tuple[int, ...] = ()  # base offsets of the segments that a thread is sealing
         # (base offset, end) of segments that are synced before what precedes them: threads may end in another order
         self._sealed_ahead: tuple[tuple[int, int], ...] = ()
@@ -322,6 +334,7 @@ class Flusher:
         truncations = self.truncations
         names = self._names_changed
         sync_names = self.names_work()
+        this = _NotIndexed(segment, end_offset, write_beside)
         self._sealing = (*self._sealing, segment.base_offset)
 
         def work() -> bool:
@@ -332,9 +345,8 @@ class Flusher:
                 return True
             sync_names()
             try:
-                segment.save_indexes(sync=True)
-                write_beside()
-            except OSError as error:  # a start after a crash rebuilds them
+                this.write()
+            except OSError as error:  # `write_missing` tries again, and a start after a crash rebuilds them
                 logger.warning("%s: indexes stay in memory: %s", segment.path, error)
                 return False
             return True
@@ -342,12 +354,12 @@ class Flusher:
         def done(indexed: bool | None, error: BaseException | None) -> None:
             self._sealing = tuple(base for base in self._sealing if base != segment.base_offset)
             if error is not None:
-                self._not_indexed = (*self._not_indexed, segment.base_offset)
+                self._not_indexed = (*self._not_indexed, this)
                 self.sync_failed(error)
                 return
             self._names_synced = max(self._names_synced, names)
             if not indexed:
-                self._not_indexed = (*self._not_indexed, segment.base_offset)
+                self._not_indexed = (*self._not_indexed, this)
             if self.recovery_point < end_offset and truncations == self.truncations:
                 self._sealed_ahead = (*self._sealed_ahead, (segment.base_offset, end_offset))
                 if segment.base_offset <= self.recovery_point:
@@ -355,6 +367,18 @@ class Flusher:
             sealed()
 
         self._runtime.run_in_thread(work, done)
+
+    def write_missing(self) -> None:
+        """Before a clean stop: write what is missing beside closed segments that are still part of the log. Blocking. OSError."""
+        bases = self._segments.bases
+        for each in self._not_indexed:
+            if each.end_offset in bases and any(each.segment is segment for segment in self._segments):
+                each.write()
+        self._not_indexed = ()
+
+    def is_indexed(self, base_offset: int) -> bool:
+        """Whether the files beside the closed segment at `base_offset` could be written."""
+        return all(each.segment.base_offset != base_offset for each in self._not_indexed)
 
     def is_sealing(self, base_offset: int) -> bool:
         """Whether a thread is writing the files beside the segment at `base_offset`."""
@@ -390,7 +414,8 @@ class Flusher:
     def recovery_checkpoint(self) -> int:
         """Where a start after a crash has to begin reading: the recovery point, or the first segment whose indexes may be
         torn."""
-        return min(self.recovery_point, *self._sealing, *self._not_indexed, LONG_MAX)
+        not_indexed = (each.segment.base_offset for each in self._not_indexed)
+        return min(self.recovery_point, *self._sealing, *not_indexed, LONG_MAX)
 
     # --- truncation
 

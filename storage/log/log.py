@@ -927,6 +927,7 @@ class Log:
             self.segments.active.add_time_index_entry()
         for segment in self.segments:
             segment.save_indexes(sync=True)
+        self.flusher.write_missing()
         self.producers.save(self.log_end_offset)
         self.release()
 

@@ -130,6 +130,9 @@ class ProducerRecovery:
             del self.transaction_indexes[base]
         self._drop_strays(bases)
         self.advance(segments, end_offset)
+        index = self.transaction_indexes.get(segments[-1].base_offset)
+        if index is not None:  # a marker whose entry could not be added would be in the log all the same
+            index.hold()
         self._find_uncommitted_ends(segments)
 
     def advance(self, segments: Sequence[Segment], offset: int) -> None:

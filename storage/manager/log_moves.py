@@ -46,11 +46,12 @@ _FUTURE_NAME_REST = len(".") + 32 + len(FUTURE_SUFFIX)
 
 
 class _Copied(msgspec.Struct):
-    """How much of a segment has been copied, and whether all of its files have been."""
+    """How much of a segment has been copied, whether all of its files have been, and whether all of them were there."""
 
     segment: Segment
     size: int = 0
     whole: bool = False
+    indexed: bool = False
 
 
 class LogMove:
@@ -189,7 +190,9 @@ class LogMove:
         return segment.base_offset + (end - segment.base_offset) * position // max(1, segment.size)
 
     def _complete(self, copied: _Copied, gone: list[str]) -> None:
-        """Sync the copy of a segment that does not grow any more, and copy its other files."""
+        """Sync the copy of a segment that does not grow any more, and copy its other files, if they could be written; else `finish`
+        copies them, once the log is closed."""
+        copied.indexed = self.log.flusher.is_indexed(copied.segment.base_offset)
 
         def work() -> None:
             self._disk.open(self._path_of(copied.segment.path), create=True).sync()
@@ -248,15 +251,17 @@ class LogMove:
         target = self._disk.open(self._path_of(active.path), create=True)
         copy_range(self._disk.open(active.path), target, copied.size, active.size)
         target.sync()
-        done = {path for each in self._copied.values() if each.whole for path in each.segment.files}
+        closed = [each for each in self._copied.values() if each.whole]
+        done = {path for each in closed if each.indexed for path in each.segment.files}
+        # What a tiered log has there can't be found again in its batches, and behind the recovery point it would not be looked for.
+        must_sync = self.log.remote is not None or not all(each.indexed for each in closed)
         done.add(f"{self.log.directory}/{PARTITION_METADATA}")
         for name in self._disk.list(self.log.directory):
             path = f"{self.log.directory}/{name}"
             if path not in done and not name.endswith(
                 (LOG_SUFFIX, ".deleted", ".tmp", CLEANED_SUFFIX, SWAP_SUFFIX)
             ):
-                # What a tiered log has there can't be found again in its batches.
-                self._copy_small(path, sync=self.log.remote is not None)
+                self._copy_small(path, sync=must_sync)
         self._disk.sync_directory(self.directory)
 
 

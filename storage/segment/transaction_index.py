@@ -119,10 +119,15 @@ class TransactionIndex:
         index._content = bytearray(content)
         return index
 
-    def append(self, transaction: AbortedTransaction) -> None:
-        """Its marker is in the segment now, behind all others."""
+    def hold(self) -> None:
+        """Bring the entries into memory to stay, so that `append` does not need the disk."""
         if self._content is None:
             self._content = bytearray(self._disk.read_file(self.path))
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Its marker is in the segment now, behind all others."""
+        self.hold()
+        assert self._content is not None
         self._content += encode_transactions((transaction,))
         self.unsaved = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import heapq
 import shutil
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from barnabas.storage.segment import transaction_index
 from barnabas.storage.segment.transaction_index import decode_transactions
 from barnabas.storage.segment.transaction_marker import build_marker, find_marker
 from barnabas.storage.tests.workshop import verified
+from barnabas.storage.tier.upload import segment_to_copy
 from barnabas.testing.memory_disk import MemoryFile
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import read_header
@@ -556,3 +558,76 @@ def test_a_marker_that_is_not_committed_holds_readers_back_though_its_producer_e
     assert (log.high_watermark, log.last_stable_offset) == (1, 0)
     log.set_high_watermark(2)
     assert log.last_stable_offset == 2
+
+
+def _send(workshop: Any, log: Log, producer: int) -> None:
+    batch = workshop.batch(producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append_as_leader(batch, 0, verification=verified(log, batch))
+
+
+def _fail_on_index(_operation: str, path: str) -> int | None:
+    return errno.EIO if path.endswith(".txnindex") else None
+
+
+def test_an_abort_does_not_need_the_index_of_a_run_before(workshop: Any) -> None:
+    """Its marker would be in the log, and nothing would say that it has aborted anything."""
+    log = workshop.log()
+    _send(workshop, log, 1)
+    log.append_as_leader(marker(1, commit=False), 0, from_client=False)
+    log.close()
+    log = workshop.log()
+    _send(workshop, log, 2)
+    workshop.disk.fault = _fail_on_index
+    log.append_as_leader(marker(2, commit=False), 0, from_client=False)
+    workshop.disk.fault = None
+    assert consume(log, 0, 1 << 20) == []
+
+
+def test_a_follower_does_not_need_it_either(make_workshop: Any) -> None:
+    leader, workshop = make_workshop().log(), make_workshop()
+    for producer in (1, 2):
+        _send(workshop, leader, producer)
+        leader.append_as_leader(marker(producer, commit=False), 0, from_client=False)
+    batches = workshop.content(leader)
+    log = workshop.log()
+    log.append_as_follower(memoryview(b"".join(batches[:2])))
+    log.close()
+    log = workshop.log()
+    workshop.disk.fault = _fail_on_index
+    log.append_as_follower(memoryview(b"".join(batches[2:])))
+    workshop.disk.fault = None
+    assert log.log_end_offset == 4
+    assert consume(log, 0, 1 << 20) == []
+
+
+def test_what_could_not_be_written_beside_a_closed_segment_is_written_at_the_stop(workshop: Any) -> None:
+    """The snapshot of its end, for one: a replica that begins behind what is tiered has its producers from there."""
+    log = workshop.log()
+    for sequence in range(2):
+        log.append_as_leader(workshop.batch(producer_id=7, producer_epoch=0, base_sequence=sequence), 0)
+    workshop.disk.fault = lambda _operation, path: errno.ENOSPC if path.endswith("2.snapshot") else None
+    log.roll()
+    assert not log.offline
+    log.append_as_leader(workshop.batch(producer_id=7, producer_epoch=0, base_sequence=2), 0)
+    assert log.flusher.recovery_checkpoint == 0
+    with pytest.raises(OSError, match="space"):
+        log.close()
+    workshop.disk.fault = None
+    log.close()
+    (path,) = (path for path in workshop.disk.files if path.endswith("2.snapshot"))
+    (entry,) = decode_snapshot(workshop.disk.read_file(path))
+    assert (entry.producer_id, entry.last_offset) == (7, 1)
+    log = workshop.log()
+    assert segment_to_copy(log, 0, 0, "nonce") is not None
+
+
+def test_what_is_missing_beside_a_segment_that_was_cut_away_is_not_written(workshop: Any) -> None:
+    log = workshop.log()
+    for sequence in range(2):
+        log.append_as_leader(workshop.batch(producer_id=7, producer_epoch=0, base_sequence=sequence), 0)
+    workshop.disk.fault = lambda _operation, path: errno.ENOSPC if path.endswith("2.snapshot") else None
+    log.roll()
+    workshop.disk.fault = None
+    log.truncate_to(1)
+    log.close()
+    assert not [path for path in workshop.disk.files if path.endswith("2.snapshot")]

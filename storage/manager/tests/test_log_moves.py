@@ -11,7 +11,9 @@ import pytest
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.log.tests.test_transactions import consume, marker
 from barnabas.storage.manager.manager import LogManager
+from barnabas.storage.tests.workshop import verified
 from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 from barnabas.wire.errors import ErrorCode
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -370,3 +372,28 @@ def test_what_a_moved_tiered_log_can_not_find_again_survives_a_power_failure(wor
     assert world.log.log_dir == "/b"
     again = World(workshop, world.disk.crash(lambda _unsynced: 0)).log
     assert (again.local_log_start_offset, again.epochs.entries) == before
+
+
+def test_a_moved_log_keeps_aborted_transactions_whose_index_could_not_be_written(workshop: Any) -> None:
+    world = World(workshop)
+    log = world.log
+    batch = workshop.batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append_as_leader(batch, 3, verification=verified(log, batch))
+    log.append_as_leader(marker(1, commit=False), 3, from_client=False)
+    world.disk.fault = lambda _operation, path: (
+        errno.ENOSPC if path.startswith("/a/") and ".txnindex" in path else None
+    )
+    log.roll()
+    world.run(1)  # the thread that seals the segment
+    assert not log.offline
+    world.disk.fault = None
+    world.append(3)
+    plain = [2, 3, 4]
+    assert consume(log, 0, 1 << 20) == plain
+    world.manager.moves.begin("t", 0, "/b")
+    for _ in range(100):
+        world.run(0.05)
+        if world.log is not log:
+            break
+    assert world.log.log_dir == "/b"
+    assert consume(world.log, 0, 1 << 20) == plain
