@@ -59,7 +59,10 @@ def fetch(context: HandlerContext, request: FetchRequest) -> FetchResponse | Out
     if not session.partitions:
         sessions.remove(session.id)
         return FullFetch(context, request, False).serve()
-    if not sessions.has_room_to_grow(session):
+    is_too_large = not session.privileged and are_too_many_partitions(
+        context.services.controller.image, [len(session.partitions)]
+    )
+    if is_too_large or not sessions.has_room_to_grow(session):
         sessions.remove(session.id)
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     sessions.touch(session)

@@ -208,6 +208,8 @@ class PartitionLeadership:
                 partition.log.flusher.when_synced(end_offset, self._synced)
             elif len(self._maximal) == 1:
                 self.advance()
+        else:  # what held the high watermark back may be gone: a joining replica that was fenced
+            self.advance()
         result.awaits_commit = partition.log.high_watermark < end_offset
 
     def _note_uncommitted(self, end_offset: int, byte_count: int) -> None:
@@ -330,6 +332,7 @@ class PartitionLeadership:
 
     def drop_laggards(self, now: float) -> None:
         """Propose an ISR without the followers that have not been caught up for replica.lag.time.max.ms."""
+        self.advance()  # as in `appended`
         if self._pending is not None:
             return
         log_end = self._partition.log.log_end_offset

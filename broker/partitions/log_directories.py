@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.controller.operations.cluster_view import UNASSIGNED, directory_of
@@ -59,6 +60,7 @@ def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 RETRY_S = 10.0  # how often the creation of logs is retried
+REPORTED_AT_ONCE = 1000  # partitions in one request, which the controller decides in one turn
 REPORT_RETRY_S = 0.05  # after a failure to report directories; doubled after each
 REPORT_RETRY_MAX_S = 10.0
 
@@ -140,7 +142,9 @@ class LogDirectories:
             self._report_timer = None
         if self._is_reporting or not self._unassigned:
             return
-        reported, self._unassigned = self._unassigned, {}
+        reported = dict(islice(self._unassigned.items(), REPORTED_AT_ONCE))
+        for each in reported:
+            del self._unassigned[each]
         self._is_reporting = True
         self._to_controller.send(
             ASSIGN_REPLICAS_TO_DIRS,

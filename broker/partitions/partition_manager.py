@@ -86,6 +86,7 @@ class PartitionManager:
         self.has_session = has_session
         self._expiration: Periodic | None = None
         self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be created; retried
+        self._image: MetadataImage  # of the last change; a snapshot brings another one
         self._lost_logs: set[tuple[bytes, int]] = set()  # whose log is in a directory that is missing
         self._unsaved: list[Partition] = []  # whose leader epochs have to be written to their checkpoint
         self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
@@ -138,9 +139,10 @@ class PartitionManager:
 
     def load(self, image: MetadataImage) -> None:
         """At start: open all partitions of this broker in the image."""
+        self._image = image
         self._log_manager.settle_duplicates(partial(self._named_directory, image))
         for topic in image.topics.values():
-            for _ in self._update_topic(image, topic, tuple(topic.partitions), new=False):
+            for _ in self._update_topic(topic.topic_id, tuple(topic.partitions), new=False):
                 pass
         self._warn_of_missing()
         for stray in self._log_manager.logs():
@@ -151,6 +153,7 @@ class PartitionManager:
         """Apply a committed change of these partitions (by topic id) and of the configs of these topics (by name). Topics are
         removed first: a new topic may have the name of a deleted one. Many logs take several turns of the loop; `when_settled`
         calls back when they are done."""
+        self._image = image
         for topic_id in sorted(topics):
             if image.topic_by_id(topic_id) is None:
                 self._remove_topic(topic_id)
@@ -159,15 +162,17 @@ class PartitionManager:
         for topic_id in sorted(topics):
             topic = image.topic_by_id(topic_id)
             if topic is not None:
-                self._follow(image, topic, sorted(topics[topic_id]))
+                self._follow(topic, sorted(topics[topic_id]))
+        # No later change of an ISR may be applied with a min.insync.replicas that the controller no longer decides by.
         for name in sorted(config_topics):
-            self._work.add(self._update_config(image, name))
+            self._roles.add(self._update_config(name))
 
     def defaults_changed(self, image: MetadataImage) -> None:
         """The broker's defaults for settings of topics have changed."""
+        self._image = image
         self._log_configs.clear()
         for name in tuple(self._by_name):
-            self._work.add(self._update_config(image, name))
+            self._roles.add(self._update_config(name))
 
     def retry_unmade(self, image: MetadataImage) -> None:
         """Try again to create the logs that could not be created."""
@@ -185,9 +190,9 @@ class PartitionManager:
         """Call back once the partitions have their roles after the changes so far; at once if they have."""
         self._roles.when_done(callback)
 
-    def _follow(self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]) -> None:
-        roles = self._update_roles(image, topic, indexes)
-        steps = self._update_topic(image, topic, indexes, new=True)
+    def _follow(self, topic: TopicImage, indexes: Sequence[int]) -> None:
+        roles = self._update_roles(topic.topic_id, indexes)
+        steps = self._update_topic(topic.topic_id, indexes, new=True)
         if topic.is_internal:  # its coordinator applies the same change next, and needs the partitions open
             for _ in chain(roles, steps):
                 pass
@@ -195,12 +200,11 @@ class PartitionManager:
             self._roles.add(roles)
             self._work.add(steps)
 
-    def _update_roles(
-        self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]
-    ) -> Iterator[None]:
+    def _update_roles(self, topic_id: bytes, indexes: Sequence[int]) -> Iterator[None]:
         """Give the open partitions their present roles, or remove them."""
         for index in indexes:
-            if image.topic_by_id(topic.topic_id) is not topic:
+            topic = self._image.topic_by_id(topic_id)
+            if topic is None:
                 return  # removed since the last step
             partition = self.by_id(topic.topic_id, index)
             state = topic.partitions[index]
@@ -279,12 +283,12 @@ class PartitionManager:
         self._on_removed(partition, deleted)
         partition.retire()
 
-    def _update_topic(
-        self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int], *, new: bool
-    ) -> Iterator[None]:
+    def _update_topic(self, topic_id: bytes, indexes: Sequence[int], *, new: bool) -> Iterator[None]:
         """Open the logs of partitions. `new`: a partition without a log is a new one, and its log is created."""
         for index in indexes:
-            if image.topic_by_id(topic.topic_id) is not topic:
+            image = self._image
+            topic = image.topic_by_id(topic_id)
+            if topic is None:
                 return  # removed since the last step
             state = topic.partitions[index]
             if self._node_id not in state.replicas:
@@ -437,11 +441,11 @@ class PartitionManager:
                 self._log_manager.delete(partition.topic, partition.partition)
             yield
 
-    def _update_config(self, image: MetadataImage, topic: str) -> Iterator[None]:
+    def _update_config(self, topic: str) -> Iterator[None]:
         for partition in tuple(self._by_name.get(topic, {}).values()):
-            if topic not in image.topics:
+            if topic not in self._image.topics:
                 return
-            partition.log.update_config(self._log_config(image, topic))
+            partition.log.update_config(self._log_config(self._image, topic))
             if partition.leadership is not None:
                 partition.leadership.config_changed()
             self._on_changed(partition)

@@ -15,7 +15,7 @@ from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import BROKER_RESOURCE, MetadataImage
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord
+from barnabas.wire.messages.metadata_records import ClearElrRecord, ConfigRecord, FeatureLevelRecord
 
 METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSION_MIN: Final = 7  # 3.3-IV3
@@ -140,8 +140,12 @@ def update_features(
         return Decision([], api_error)
     if validate_only:
         return Decision([], None)
-    if any(update.name == ELR_VERSION and update.level > 0 for update in updates):
+    elr_levels = [update.level for update in updates if update.name == ELR_VERSION]
+    if any(elr_levels):
         records += _common_min_isr(image, settings)
+    if any(bool(level) != with_elr(image) for level in elr_levels):
+        # While the feature is off, min.insync.replicas may change, on which the eligibility of those depends that there are.
+        records.append(ClearElrRecord())
     return Decision(records, None)
 
 

@@ -56,6 +56,9 @@ class LeaderBalancer:
 
     def _later(self, delay_s: float, task: Callable[[], object]) -> None:
         if self._is_active:
+            timer = self._timers.get(task.__name__)
+            if timer is not None:  # another one of these has begun meanwhile
+                timer.cancel()
             self._timers[task.__name__] = self._runtime.call_later(delay_s, task)
 
     def _balance_interval_s(self) -> float:
@@ -97,8 +100,4 @@ class LeaderBalancer:
         return failed
 
     def _elect_in(self, delay_s: float) -> None:
-        if self._is_active:
-            timer = self._timers.get(self._elect.__name__)
-            if timer is not None:
-                timer.cancel()
-            self._later(delay_s, self._elect)
+        self._later(delay_s, self._elect)

@@ -104,3 +104,14 @@ def test_one_report_is_in_flight_at_a_time_and_the_newest_directory_counts() -> 
     reporter.holds = False
     reporter.answer()
     assert reporter.reported()[1:] == [{0: THERE, 1: HERE}]
+
+
+def test_very_many_are_reported_in_several_requests() -> None:
+    """The controller decides a request in one turn, and its records have to fit into one command."""
+    reporter = Reporter()
+    for index in range(2500):
+        reporter.assign(index)
+    reporter.runtime.advance(60)
+    assert max(map(len, reporter.reported())) == 1000
+    found = {index: directory for request in reporter.reported() for index, directory in request.items()}
+    assert found == dict.fromkeys(range(2500), HERE)

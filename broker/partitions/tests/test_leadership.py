@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.broker.partitions import alter_partition
 from barnabas.broker.partitions.replica import LocalReplica, RemoteReplica
-from barnabas.broker.tests.leader import TOPIC_ID, Leader
+from barnabas.broker.tests.leader import TIME, TOPIC_ID, Leader
 from barnabas.broker.tests.reply import Reply
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
@@ -34,6 +34,8 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
 
 LATEST = -1
 LAG_S = 30.0
@@ -831,3 +833,60 @@ def test_the_only_replica_that_is_no_observer_commits_alone(leader: Leader) -> N
     leader.follower(3).fetch(0)
     assert leader.produced(leader.produce("a")).error_code == 0
     assert leader.partition().high_watermark == 1
+
+
+def test_a_retry_is_acknowledged_though_a_joining_replica_has_died() -> None:
+    """It had held the high watermark back."""
+    leader = Leader("/d", MemoryDisk())
+    leader.register(2, 3)
+    leader.create(replicas=[1, 2], isr=[1])
+
+    def produce(sequence: int, timeout_ms: int = 1000) -> Reply:
+        records = [Record(0, TIME, None, b"a")]
+        batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        data = PartitionProduceData(0, memoryview(bytearray(batch)))
+        topic = TopicProduceData("t", TOPIC_ID, [data])
+        return leader.ask(0, 12, ProduceRequest(None, -1, timeout_ms, [topic]))
+
+    produce(0)
+    follower = leader.follower(2)
+    follower.fetch(0)
+    produce(1)
+    follower.fetch(1)
+    held_back = produce(2)
+    leader.fence(2)
+    leader.runtime.advance(1.1)
+    assert leader.produced(held_back).error_code == E.REQUEST_TIMED_OUT
+    again = produce(2, timeout_ms=30_000)
+    leader.runtime.advance(60)
+    assert leader.produced(again).error_code == 0
+
+
+def test_what_a_joining_replica_held_back_is_acknowledged_once_laggards_are_looked_for() -> None:
+    leader = Leader("/d", MemoryDisk())
+    leader.register(2, 3)
+    leader.create(replicas=[1, 2], isr=[1])
+    leader.produce("a")
+    follower = leader.follower(2)
+    follower.fetch(0)
+    leader.produce("b")
+    follower.fetch(1)
+    held_back = leader.produce("c")
+    leader.fence(2)
+    leader.runtime.advance(60)
+    assert leader.partition().high_watermark == 3
+    assert held_back.done
+
+
+def test_a_raised_min_isr_counts_before_a_later_change_of_the_isr() -> None:
+    leader = Leader("/d", MemoryDisk())
+    leader.register(2, 3)
+    leader.create(replicas=[1, 2], isr=[1, 2])
+    leader.follower(2).fetch(0)
+    leader.node.services.partitions._work._working = True  # busy: the logs of a large topic are being created
+    leader.commit(ConfigRecord(resource_type=2, resource_name="t", name="min.insync.replicas", value="2"))
+    # 2 is fenced. By KIP-966 it stays eligible, as with an ISR below min.insync.replicas nothing is committed without it.
+    leader.fence(2)
+    leader.change(isr=[1], eligible_leader_replicas=[2])
+    call = leader.produce("a")
+    assert leader.produced(call).error_code == E.NOT_ENOUGH_REPLICAS

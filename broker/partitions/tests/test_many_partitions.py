@@ -7,17 +7,20 @@ import logging
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState
+from barnabas.controller.metadata.records import encode_record
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
 from barnabas.runtime.slices import WorkQueue
-from barnabas.wire.messages.metadata_records import PartitionChangeRecord
+from barnabas.wire.messages.metadata_records import PartitionChangeRecord, PartitionRecord
 from compat_tests.virtual.runtime import VirtualRuntime
 
 BROKER_RESOURCE, SET = 4, 0
@@ -247,3 +250,48 @@ def test_what_an_idle_partition_holds_in_memory(tmp_path: Path) -> None:
         assert node.services.partitions.get("large", 999) is not None
         node.stop()
         assert (after - before) / 1000 < BYTES_PER_PARTITION_MAX
+
+
+def test_a_snapshot_without_a_topic_ends_its_creation(bench: Bench) -> None:
+    controller = bench.controller
+    without = [encode_record(record) for record in controller.image.records()]
+    bench.create("large", 20)
+    while bench.count("large") < 5:  # committed, and the logs are being created
+        assert bench.runtime.step()
+    controller._replace(without, controller.image.offset + 100)  # as Raft does for a node that is far behind
+    bench.runtime.advance(1)
+    assert "large" not in controller.image.topics
+    assert bench.count("large") == 0
+
+
+def test_partitions_that_are_being_opened_take_the_roles_of_a_snapshot(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TickingRuntime, "monotonic", VirtualRuntime.monotonic)
+    manager = bench.node.services.log_manager
+    create = manager.create
+
+    def slow(*args: Any) -> Any:  # a log takes 3 ms, a role takes nothing
+        bench.runtime.world.now += 0.003
+        return create(*args)
+
+    monkeypatch.setattr(manager, "create", slow)
+    controller = bench.controller
+    bench.create("large", 20)
+    while bench.count("large") < 5:
+        assert bench.runtime.step()
+    later = [
+        msgspec.structs.replace(record, leader=2, leader_epoch=3, partition_epoch=9, replicas=[1, 2], isr=[2])
+        if isinstance(record, PartitionRecord)
+        else record
+        for record in controller.image.records()
+    ]
+    controller._replace([encode_record(record) for record in later], controller.image.offset + 100)
+    bench.runtime.advance(60)
+    assert bench.count("large") == 20
+    wrong = [
+        (each.partition, each.leader_id, each.leader_epoch, each.is_leader)
+        for each in bench.partitions.of_topic("large").values()
+        if each.leader_epoch != 3 or each.is_leader
+    ]
+    assert not wrong, wrong

@@ -12,13 +12,16 @@ from barnabas.controller.extension import ConfigTables
 from barnabas.controller.metadata.decision import ApiError, Decision, Steps
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.controller.operations.alter_partition import alter_partition
-from barnabas.controller.operations.brokers import register, unregister
+from barnabas.controller.operations.brokers import fence, register, unregister
 from barnabas.controller.operations.configs import DELETE, SET, ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.directories import assign_replicas
 from barnabas.controller.operations.elections import balance_leaders, elect_leaders
 from barnabas.controller.operations.features import (
+    ELR_VERSION,
     FEATURES,
+    SAFE_DOWNGRADE,
     SUPPORTED_FEATURES,
+    UPGRADE,
     ControllerFeatures,
     FeatureUpdate,
     begin_cluster,
@@ -620,3 +623,22 @@ def test_a_change_of_min_isr_clears_elr(kind: int, name: str) -> None:
         decision = alter_configs(image, [ResourceChange(kind, name, [change])], SETTINGS, False)
         assert decision.response[0].error == ErrorCode.NONE
         assert apply(image, decision).eligible_leader_replicas == left
+
+
+def test_eligible_replicas_do_not_outlive_their_feature() -> None:
+    image = cluster(isr=(1,), leader=1, elr=(2,))  # with min.insync.replicas 2: 1 commits nothing alone
+    image.replay(BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=13, fenced=-1), MetadataDelta())
+    for broker_id, broker in image.brokers.items():
+        image.brokers[broker_id] = msgspec.structs.replace(broker, features=dict(SUPPORTED_FEATURES))
+    down = update_features(image, SETTINGS, [FeatureUpdate(ELR_VERSION, 0, SAFE_DOWNGRADE)])
+    assert down.response is None
+    apply(image, down)
+    change = ResourceChange(2, "t", [ConfigChange("min.insync.replicas", SET, "1")])
+    apply(
+        image, alter_configs(image, [change], SETTINGS, False)
+    )  # from now on 1 commits alone, and 2 lacks it
+    up = update_features(image, SETTINGS, [FeatureUpdate(ELR_VERSION, 1, UPGRADE)])
+    assert up.response is None
+    apply(image, up)
+    state = applied(image, fence(image, SETTINGS, 1, 11))
+    assert state.leader == -1, "2 lacks what 1 has committed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 
@@ -148,3 +149,42 @@ def test_leaders_are_elected_where_an_operation_in_steps_fails() -> None:
     cluster.disk.fault = None
     cluster.runtime.advance(PAUSED_RETRY_S)
     assert cluster.leaders == [2, 3]
+
+
+class SlowController:
+    """Operations wait for a commit until `commit`."""
+
+    is_active = True
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+        self.config_changed: Any = None
+
+    def on_activity(self, _listener: Any) -> None: ...
+    def on_interruption(self, _listener: Any) -> None: ...
+    def add_config_listener(self, listener: Any) -> None:
+        self.config_changed = listener
+
+    def run(self, _operation: Any, done: Any, _failed: Any) -> None:
+        self.waiting.append(done)
+
+    def commit(self) -> int:
+        waiting, self.waiting = self.waiting, []
+        for done in waiting:
+            done(0)
+        return len(waiting)
+
+
+def test_changes_of_configs_leave_one_periodic_election() -> None:
+    runtime, controller = VirtualRuntime(), SlowController()
+    settings = Settings(balances=False)
+    LeaderBalancer(controller, settings, runtime).start()  # type: ignore[arg-type]  # what it uses of one
+    runtime.advance(0)
+    for _ in range(
+        50
+    ):  # each is committed while the election that the one before has begun waits for its turn
+        controller.config_changed()
+        runtime.advance(0)
+    controller.commit()
+    runtime.advance(300.1)
+    assert controller.commit() == 1
