@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Final
 
 import msgspec
 
+from barnabas.runtime.repeated_warnings import one_line
+
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _SECONDS: Final = "%Y-%m-%dT%H:%M:%S"
+
+
+class TextFormatter(logging.Formatter):
+    """One line for each record, and a traceback below it: what clients name must not pass for a line of the broker's own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
 
 
 class JsonFormatter(logging.Formatter):
@@ -26,6 +37,13 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()
+
+
+def log_to_stderr(level: int) -> None:
+    """Write the log to standard error from now on, as text."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(TextFormatter(TEXT))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def use_json() -> None:

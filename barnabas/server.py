@@ -21,7 +21,7 @@ from barnabas.broker.config.listeners import format_address
 from barnabas.controller.config.validators import ConfigError
 from barnabas.cores import NODE_FOLDER, SUPERVISOR_PIPE, names_in
 from barnabas.extensions import EXTENSIONS
-from barnabas.log_format import TEXT, use_json
+from barnabas.log_format import log_to_stderr, use_json
 from barnabas.start_errors import CannotStart, bind, explain
 from barnabas.systemd import Notifier
 
@@ -40,7 +40,7 @@ _LEVELS = {"warning": logging.WARNING, "info": logging.INFO}
 
 def serve(file: str | None, settings: Iterable[str]) -> int:
     """Run one broker until a signal stops it; the process's exit code."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=TEXT)
+    log_to_stderr(logging.INFO)
     try:
         settings = list(settings)
         config = _load(file, settings)

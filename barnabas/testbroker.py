@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.controller.config.validators import ConfigError
-from barnabas.log_format import TEXT
+from barnabas.log_format import log_to_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,7 +78,7 @@ def serve(
     parent: int | None = None,
 ) -> int:
     """Run until a signal or the end of the parent; the process's exit code."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=TEXT)
+    log_to_stderr(logging.INFO if verbose else logging.WARNING)
     watched = os.getppid() if parent is None else parent
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -76,9 +76,11 @@ def check_secret(config: BrokerConfig, secret: bytes | None) -> None:
 
 
 def own_secret(config: BrokerConfig, random_bytes: Callable[[int], bytes]) -> bytes | None:
-    """In place of a secret that is not configured: one that no other process has, where ACLs are enforced. Without any, clients
-    on this machine could pose as another node."""
-    return None if config.authorizer is None else random_bytes(SECRET_BYTES_MIN)
+    """In place of a secret that is not configured: one that no other process has, where ACLs are enforced, and where a node alone can
+    be reached from other machines. Without any, clients could pose as another node."""
+    is_reachable = any(not is_loopback(each.host) for each in config.controller_listeners)
+    is_needed = config.authorizer is not None or (config.quorum.is_alone and is_reachable)
+    return random_bytes(SECRET_BYTES_MIN) if is_needed else None
 
 
 def inter_broker_secret(config: BrokerConfig, secret: bytes | None) -> bytes | None:

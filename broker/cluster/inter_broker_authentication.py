@@ -174,7 +174,9 @@ class InterBrokerAuthentication:
 
     def _check(self, hello: Hello, listener: str) -> None:
         wrong = ""
-        if hello.cluster_id != self._cluster_id:
+        if not self._secret and listener != self._listener:  # that of brokers alone is on loopback
+            wrong = f"without a secret brokers connect to the listener {self._listener} alone"
+        elif hello.cluster_id != self._cluster_id:
             wrong = f"it belongs to cluster {hello.cluster_id}, and broker {self._broker_id} to {self._cluster_id}"
         elif hello.peer_id != self._broker_id:
             wrong = f"it calls broker {hello.peer_id}, and this is broker {self._broker_id}"

@@ -71,7 +71,7 @@ def renew_token(
         return _refused(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
     if has_expired(token, now_ms):
         return _refused(ErrorCode.DELEGATION_TOKEN_EXPIRED)
-    if not is_owner_or_renewer(token, caller):
+    if not may_renew(token, caller):
         return _refused(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     period_ms = min(lifetimes.expiry_ms, period_ms) if period_ms > 0 else lifetimes.expiry_ms
     return _expiring(token, min(token.max_timestamp, _sum(now_ms, period_ms)))
@@ -84,7 +84,7 @@ def expire_token(
     token = image.delegation_tokens.get(token_id) if token_id is not None else None
     if token is None:
         return _refused(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
-    if not is_owner_or_renewer(token, caller):
+    if not may_renew(token, caller):
         return _refused(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     if period_ms < 0:
         return Decision([RemoveDelegationTokenRecord(token_id=token.token_id)], now_ms)
@@ -107,9 +107,14 @@ def has_expired(token: DelegationTokenRecord, now_ms: int) -> bool:
     return min(token.max_timestamp, token.expiration_timestamp) < now_ms
 
 
+def may_renew(token: DelegationTokenRecord, principal: str) -> bool:
+    """Whether it may renew and end the token: not who asked for it in another's name (DelegationTokenControlManager)."""
+    return principal == token.owner or principal in token.renewers
+
+
 def is_owner_or_renewer(token: DelegationTokenRecord, principal: str) -> bool:
-    """Whether it may renew and end the token. Who asked for it in another's name may as well."""
-    return principal in (token.owner, token.requester) or principal in token.renewers
+    """Whether it may see the token, as who asked for it may, too."""
+    return principal == token.requester or may_renew(token, principal)
 
 
 def _expiring(token: DelegationTokenRecord, expiry_ms: int) -> Decision[int | ApiError]:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from barnabas.storage.disk.disk import WRITE_BYTES_MAX
+from barnabas.storage.disk.disk import DIRECTORY_MODE, FILE_MODE, WRITE_BYTES_MAX
 from barnabas.storage.tier.keys import check_key, check_prefix
 from barnabas.storage.tier.object_store import (
     ConditionFailed,
@@ -75,7 +75,7 @@ class FileStore:
         with self._errors("open", root):
             for path in (root, os.path.join(root, ASIDE)):
                 try:
-                    os.mkdir(path)
+                    os.mkdir(path, DIRECTORY_MODE)
                 except FileExistsError:
                     pass
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -188,7 +188,7 @@ class FileStore:
         those of a store, but those of `parts` stay what they are."""
         name = os.urandom(16).hex()
         with self._errors(verb, key):
-            descriptor = os.open(name, _NEW, 0o666, dir_fd=self._aside)
+            descriptor = os.open(name, _NEW, FILE_MODE, dir_fd=self._aside)
         try:
             for part in parts:
                 with self._errors(verb, key):
@@ -222,7 +222,7 @@ class FileStore:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         descriptor = os.open(
-            _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self._aside
+            _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=self._aside
         )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -262,7 +262,7 @@ class FileStore:
             for name in names:
                 if make:
                     try:
-                        os.mkdir(name, dir_fd=folder)
+                        os.mkdir(name, DIRECTORY_MODE, dir_fd=folder)
                     except FileExistsError:
                         pass
                 below = os.open(name, _FOLDER, dir_fd=folder)

@@ -189,3 +189,15 @@ def test_tokens_are_seen_by_those_who_have_to_do_with_them(node: OneNode) -> Non
     allow(node, ALICE, Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, second.token_id)
     assert sorted(visible(node, ALICE)) == sorted([first.token_id, second.token_id])
     assert node.ask(DescribeDelegationTokenRequest([]), 3, ROOT).tokens == []
+
+
+def test_who_asked_for_a_token_in_anothers_name_sees_it_and_neither_prolongs_nor_ends_it(
+    node: OneNode,
+) -> None:
+    allow(node, BOB, Operation.CREATE_TOKENS, ResourceType.USER, "User:alice")
+    token = create(node, BOB, owner=ALICE)
+    assert visible(node, BOB) == [token.token_id]
+    assert renew(node, token, BOB)[0] == E.DELEGATION_TOKEN_OWNER_MISMATCH
+    ended = node.ask(ExpireDelegationTokenRequest(token.hmac, -1), 2, BOB)
+    assert ended.error_code == E.DELEGATION_TOKEN_OWNER_MISMATCH
+    assert renew(node, token, ALICE)[0] == E.NONE

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from barnabas.broker.cluster.controller_security import check_secret, inter_broker_secret, read_secret
+from barnabas.broker.cluster.controller_security import (
+    check_secret,
+    inter_broker_secret,
+    own_secret,
+    read_secret,
+)
 from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
 from barnabas.broker.config.authorizer import STANDARD_AUTHORIZER
 from barnabas.broker.config.broker_config import BrokerConfig
@@ -184,3 +190,44 @@ def test_a_client_of_a_node_alone_with_an_authorizer_cannot_pose_as_a_broker(
         assert reply.peer.broker_id == broker_id
     finally:
         node.stop()
+
+
+def test_no_stranger_links_with_a_node_alone_that_other_machines_reach() -> None:
+    made = config(BOTH, "PLAINTEXT://:9092,CONTROLLER://:9093", controller_quorum_voters="1@a:9093")
+    check_secret(made, None)  # it starts without a secret, as Kafka's own server.properties must
+    assert own_secret(made, os.urandom) is not None, "and admits no other node"
+
+
+def side(broker_id: int, secret: bytes, listener: str) -> InterBrokerAuthentication:
+    return InterBrokerAuthentication(
+        VirtualRuntime(broker_id),
+        secret,
+        cluster_id="c",
+        broker_id=broker_id,
+        broker_epoch=lambda: 1 << 40,
+        listener=listener,
+        image=MetadataImage,
+    )
+
+
+def test_a_client_of_another_machine_cannot_pose_as_a_broker() -> None:
+    made = config(
+        BOTH,
+        "PLAINTEXT://:9092,INTERNAL://127.0.0.1:9094,CONTROLLER://127.0.0.1:9093",
+        inter_broker_listener_name="INTERNAL",
+        controller_quorum_voters="1@127.0.0.1:9093,2@127.0.0.1:9095,3@127.0.0.1:9096",
+    )
+    check_secret(made, None)  # starts without a secret
+    secret = inter_broker_secret(made, None)
+    assert secret is not None
+    served = side(1, secret, made.inter_broker_listener)
+    stranger = side(2, b"", "PLAINTEXT")
+    reply = Reply()
+    context = RequestContext[Any](
+        None, reply, AUTHENTICATE_BROKER, 0, 1, None, Caller(ANONYMOUS, "PLAINTEXT", "203.0.113.7")
+    )
+    hello = stranger.hello(1)
+    answer = served.serve(context, SaslAuthenticateRequest(hello))
+    proof = stranger.greeted(1, hello, bytes(answer.auth_bytes)).prove()
+    served.serve(context, SaslAuthenticateRequest(proof))
+    assert reply.peer.broker_id == -1

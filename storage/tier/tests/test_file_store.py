@@ -6,6 +6,7 @@ import fcntl
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.storage.disk.disk import DIRECTORY_MODE, FILE_MODE
 from barnabas.storage.tier.file_store import ASIDE, LEFTOVER_SECONDS, FileStore
 from barnabas.storage.tier.object_store import (
     ConditionFailed,
@@ -228,3 +230,15 @@ def test_errors_of_the_parts_stay_what_they_are(tmp_path: Path) -> None:
         store.put("k", parts())
     assert not isinstance(raised.value, ObjectStoreError)
     assert [path.name for path in (tmp_path / ASIDE).iterdir()] == []
+
+
+def test_other_users_cannot_read_what_is_tiered(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        store = FileStore(str(tmp_path / "tier"))
+        store.put("topic/segment", [b"a record"])
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "tier").rglob("*"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert not mode & ~(DIRECTORY_MODE if path.is_dir() else FILE_MODE), f"{path.name}: {mode:04o}"
