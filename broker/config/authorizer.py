@@ -13,6 +13,11 @@ import msgspec
 from barnabas.controller.config.validators import ConfigError
 
 CLASS: Final = "authorizer.class.name"
+PRINCIPAL_BUILDER: Final = "principal.builder.class"
+DEFAULT_PRINCIPAL_BUILDERS: Final = (
+    "",
+    "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+)
 SUPER_USERS: Final = "super.users"
 ALLOW_EVERYONE: Final = "allow.everyone.if.no.acl.found"
 PROPERTIES: Final = (SUPER_USERS, ALLOW_EVERYONE)
@@ -29,7 +34,7 @@ class AuthorizerConfig(msgspec.Struct, frozen=True):
 
 def authorizer_config(given: Mapping[str, str]) -> AuthorizerConfig | None:
     """None where no authorizer is set. ConfigError for a class that this version does not have: it never runs without the
-    authorizer that was asked for."""
+    authorizer that was asked for, nor decides about other principals."""
     name = given.get(CLASS, "").strip()
     if not name:
         return None
@@ -37,6 +42,9 @@ def authorizer_config(given: Mapping[str, str]) -> AuthorizerConfig | None:
         raise ConfigError(
             f"{CLASS}: this version has no {name}, only Kafka's {STANDARD_AUTHORIZER}, whose ACLs are in the metadata"
         )
+    builder = given.get(PRINCIPAL_BUILDER, "").strip()
+    if builder not in DEFAULT_PRINCIPAL_BUILDERS:
+        raise ConfigError.invalid(PRINCIPAL_BUILDER, builder, "this version runs no Java classes")
     users = frozenset(user.strip() for user in given.get(SUPER_USERS, "").split(";") if user.strip())
     for user in users:
         if ":" not in user:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from barnabas.broker.config.authorizer import DEFAULT_PRINCIPAL_BUILDERS, PRINCIPAL_BUILDER
 from barnabas.controller.config.validators import ConfigError
 
 if TYPE_CHECKING:
@@ -33,16 +34,12 @@ RECONFIGURABLE: Final = (
 )
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 CLIENT_AUTH: Final = "ssl.client.auth"
-_PRINCIPAL_BUILDER: Final = "principal.builder.class"
 _JAVA_CLASSES: Final = {
     "ssl.engine.factory.class": (
         "",
         "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory",
     ),
-    _PRINCIPAL_BUILDER: (
-        "",
-        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
-    ),
+    PRINCIPAL_BUILDER: DEFAULT_PRINCIPAL_BUILDERS,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.broker.config.authorizer import AuthorizerConfig
+from barnabas.broker.config.authorizer import STANDARD_AUTHORIZER, AuthorizerConfig, authorizer_config
 from barnabas.broker.config.broker_config import (
     DEFAULT_LOG_DIR,
     PROPERTY_OF_ATTRIBUTE,
@@ -430,3 +430,11 @@ def test_controller_listeners_are_in_the_order_of_their_names() -> None:
     assert (config.controller_listener, config.controller_protocol) == ("NEW", "SASL_SSL")
     assert [each.name for each in config.sasl_listeners] == ["NEW"]
     assert config.notes == []
+
+
+def test_with_an_authorizer_a_principal_builder_of_ones_own_stops_the_start() -> None:
+    """Rules for the principals that it would make would match none of those that there are."""
+    given = {"principal.builder.class": "com.acme.StripRealm"}
+    assert authorizer_config(given) is None
+    with pytest.raises(ConfigError, match=r"principal\.builder\.class"):
+        authorizer_config({**given, "authorizer.class.name": STANDARD_AUTHORIZER})
