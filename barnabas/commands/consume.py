@@ -299,8 +299,8 @@ class _Reading:
                 return
 
     def stop(self, number: int, _: object) -> None:
-        """A handler of signals. What it raised within a poll the library could swallow, and between the writing of a record and
-        its count it would be written again."""
+        """A handler of signals. While records are read it only notes one: what it raised in a poll the library could swallow, and
+        a record between its writing and its count would be written again."""
         if not self._is_running:
             raise _Stopped(number)
         self._signal = number

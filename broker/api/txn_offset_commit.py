@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Final
 
+from barnabas.broker.groups.offset_requests import metadata_error
 from barnabas.broker.groups.transactional_commits import commit_in_transaction
 from barnabas.broker.requests.authorization import allows_group, allows_transactional_id, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
@@ -50,8 +51,8 @@ def txn_offset_commit(
     image = context.services.controller.image
     metadata_max = context.services.config.offset_metadata_max_bytes
 
-    def is_too_large(partition: TxnOffsetCommitRequestPartition) -> bool:
-        return len(partition.committed_metadata or "") > metadata_max
+    def refused(partition: TxnOffsetCommitRequestPartition) -> ErrorCode:
+        return metadata_error(partition.committed_metadata, metadata_max)
 
     for topic in request.topics:
         found = None if topic.name in unauthorized else image.topics.get(topic.name)
@@ -59,18 +60,14 @@ def txn_offset_commit(
             partitions = known.setdefault(topic.name, {})
             for partition in topic.partitions:
                 index = partition.partition_index
-                if index in found.partitions and (index not in partitions or not is_too_large(partition)):
+                if index in found.partitions and (index not in partitions or not refused(partition)):
                     partitions[index] = partition
                 yield
         yield
     topics = [TxnOffsetCommitRequestTopic(name, list(each.values())) for name, each in known.items() if each]
 
     def answer(error: ErrorCode) -> Generator[None, None, TxnOffsetCommitResponse]:
-        def error_of(partition: TxnOffsetCommitRequestPartition) -> ErrorCode:
-            refused = ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large(partition) else ErrorCode.NONE
-            return error or refused
-
-        return _answer(request, known, unauthorized, error_of)
+        return _answer(request, known, unauthorized, lambda partition: error or refused(partition))
 
     if not topics:
         return (yield from answer(ErrorCode.NONE))

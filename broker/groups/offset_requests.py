@@ -51,6 +51,12 @@ log = logging.getLogger(__name__)
 OFFSETS_AT_ONCE: Final = 500  # looked at, and removed in one batch; more take longer than some ms
 
 
+def metadata_error(metadata: str | None, bytes_max: int) -> ErrorCode:
+    """Of a commit. `bytes_max`: offset.metadata.max.bytes."""
+    too_large = metadata is not None and len(metadata) > bytes_max
+    return ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
+
+
 class OffsetRequests:
     """The requests that change committed offsets, and their expiry."""
 
@@ -89,13 +95,13 @@ class OffsetRequests:
             return
         records: list[GroupRecord] = []
         results: list[OffsetCommitResponseTopic] = []
-        now_ms = self._now_ms()
+        now_ms, metadata_max = self._now_ms(), self._settings.offset_metadata_max_bytes
         retention_ms = request.retention_time_ms
         expire_timestamp = -1 if retention_ms == -1 else now_ms + retention_ms
         for topic in topics:
             partitions = []
             for partition in topic.partitions:
-                error = self._check_metadata(partition.committed_metadata)
+                error = metadata_error(partition.committed_metadata, metadata_max)
                 partitions.append(
                     OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
                 )
@@ -110,10 +116,6 @@ class OffsetRequests:
             self._append(records, lambda error: reply(coordinator_error(error), [] if error else results))
         else:
             reply(ErrorCode.NONE, results)
-
-    def _check_metadata(self, metadata: str | None) -> ErrorCode:
-        too_large = metadata is not None and len(metadata) > self._settings.offset_metadata_max_bytes
-        return ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
 
     def _check_commit(
         self, request: OffsetCommitRequest, topics: list[OffsetCommitRequestTopic], api_version: int
@@ -156,7 +158,7 @@ class OffsetRequests:
         if error:
             reply(error)
             return
-        now_ms = self._now_ms()
+        now_ms, metadata_max = self._now_ms(), self._settings.offset_metadata_max_bytes
         records = [
             PendingOffsetWritten(
                 (request.group_id, topic.name, partition.partition_index),
@@ -164,7 +166,7 @@ class OffsetRequests:
             )
             for topic in topics
             for partition in topic.partitions
-            if not self._check_metadata(partition.committed_metadata)
+            if not metadata_error(partition.committed_metadata, metadata_max)
         ]
         if records:
             self._log.append_in_transaction(

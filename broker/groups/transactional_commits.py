@@ -56,8 +56,8 @@ def commit_in_transaction(
     *,
     is_verification_enabled: bool = True,
 ) -> None:
-    """Commit `topics`, those of the request's that exist. The reply comes once the offsets are in the log and
-    committed there. They are the group's when the transaction commits.
+    """Commit `topics`, those of the request's that exist. The reply comes once the offsets are in the log and committed there.
+    They are the group's when the transaction commits.
 
     While the producer's last transaction still ends, the coordinator's CONCURRENT_TRANSACTIONS is answered at once, and the client
     asks again after its back-off: as in Kafka, which repeats the question for Produce only (KAFKA-18654, BatchVerifier).

@@ -5,8 +5,8 @@
     client-final   c=biws,r=<both nonces>,p=<proof>
     server-final   v=<the server's proof>
 
-Credentials are those of the metadata. An unknown user gets a salt and 4096 iterations,
-and fails at its proof, so that users with as many can't be found out at one node.
+Credentials are those of the metadata. An unknown user gets a salt and 4096 iterations, and fails at its proof, so that users
+with as many can't be found out at one node.
 With the extension `tokenauth=true` the user is the id of a delegation token, and the password its HMAC (KIP-48).
 """
 

@@ -249,9 +249,8 @@ class DelayedShareFetch:
         else:
             size = read.size
             if not read.headers or read.headers[-1].last_offset + 1 < end_offset:
-                size = max(
-                    size, self._asked.min_bytes, 1
-                )  # it does not wait for what it may not read at once
+                # It does not wait for what it may not read at once.
+                size = max(size, self._asked.min_bytes, 1)
             if read.headers:
                 reads.add(led, offset, read)
             self._sizes[led] = size

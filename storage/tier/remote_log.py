@@ -324,8 +324,6 @@ class RemoteLog:
             self._look_again_at = now + SUPERSEDED_S
             self._runtime.run_in_thread(self._manifest_loader(), _ignore, remote=True)
 
-    # --- in threads
-
     def _note_missing(self, segment: RemoteSegment, error: OSError) -> None:
         """A read of the segment has met this; a file of its indexes may have been removed by another program."""
         if isinstance(error, FileNotFoundError):
@@ -333,6 +331,8 @@ class RemoteLog:
 
     def _would_wait(self, work: Callable[[], object]) -> WouldWait:
         return WouldWait(partial(self._note_failure, work), is_remote=True)
+
+    # --- in threads
 
     def _note_failure(self, work: Callable[[], object]) -> None:
         try:

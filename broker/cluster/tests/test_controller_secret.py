@@ -146,6 +146,30 @@ def test_the_secret_between_brokers(
     assert inter_broker_secret(config(BOTH, listeners, **properties), secret) == proves
 
 
+def side(broker_id: int, secret: bytes, listener: str, cluster_id: str = "c") -> InterBrokerAuthentication:
+    return InterBrokerAuthentication(
+        VirtualRuntime(broker_id),
+        secret,
+        cluster_id=cluster_id,
+        broker_id=broker_id,
+        broker_epoch=lambda: 1 << 40,
+        listener=listener,
+        image=MetadataImage,
+    )
+
+
+def taken_for(served: InterBrokerAuthentication, stranger: InterBrokerAuthentication) -> int:
+    """The broker that a client of the listener PLAINTEXT counts as once it has tried to prove that it is one."""
+    reply = Reply()
+    caller = Caller(ANONYMOUS, "PLAINTEXT", "203.0.113.7")
+    context = RequestContext[Any](None, reply, AUTHENTICATE_BROKER, 0, 1, None, caller)
+    hello = stranger.hello(1)
+    answer = served.serve(context, SaslAuthenticateRequest(hello))
+    proof = stranger.greeted(1, hello, bytes(answer.auth_bytes)).prove()
+    served.serve(context, SaslAuthenticateRequest(proof))
+    return reply.peer.broker_id
+
+
 AUTHORIZER = {"authorizer.class.name": STANDARD_AUTHORIZER}
 
 
@@ -170,24 +194,7 @@ def test_a_client_of_a_node_alone_with_an_authorizer_cannot_pose_as_a_broker(
     try:
         served = node.services.inter_broker_authentication
         assert served is not None
-        stranger = InterBrokerAuthentication(
-            VirtualRuntime(1),
-            b"",
-            cluster_id=node.cluster_id,
-            broker_id=2,
-            broker_epoch=lambda: 1,
-            listener="PLAINTEXT",
-            image=MetadataImage,
-        )
-        reply = Reply()
-        context = RequestContext[Any](
-            None, reply, AUTHENTICATE_BROKER, 0, 1, None, Caller(ANONYMOUS, "PLAINTEXT", "127.0.0.1")
-        )
-        hello = stranger.hello(1)
-        answer = served.serve(context, SaslAuthenticateRequest(hello))
-        proof = stranger.greeted(1, hello, bytes(answer.auth_bytes)).prove()
-        served.serve(context, SaslAuthenticateRequest(proof))
-        assert reply.peer.broker_id == broker_id
+        assert taken_for(served, side(2, b"", "PLAINTEXT", node.cluster_id)) == broker_id
     finally:
         node.stop()
 
@@ -196,18 +203,6 @@ def test_no_stranger_links_with_a_node_alone_that_other_machines_reach() -> None
     made = config(BOTH, "PLAINTEXT://:9092,CONTROLLER://:9093", controller_quorum_voters="1@a:9093")
     check_secret(made, None)  # it starts without a secret, as Kafka's own server.properties must
     assert own_secret(made, os.urandom) is not None, "and admits no other node"
-
-
-def side(broker_id: int, secret: bytes, listener: str) -> InterBrokerAuthentication:
-    return InterBrokerAuthentication(
-        VirtualRuntime(broker_id),
-        secret,
-        cluster_id="c",
-        broker_id=broker_id,
-        broker_epoch=lambda: 1 << 40,
-        listener=listener,
-        image=MetadataImage,
-    )
 
 
 def test_a_client_of_another_machine_cannot_pose_as_a_broker() -> None:
@@ -221,13 +216,4 @@ def test_a_client_of_another_machine_cannot_pose_as_a_broker() -> None:
     secret = inter_broker_secret(made, None)
     assert secret is not None
     served = side(1, secret, made.inter_broker_listener)
-    stranger = side(2, b"", "PLAINTEXT")
-    reply = Reply()
-    context = RequestContext[Any](
-        None, reply, AUTHENTICATE_BROKER, 0, 1, None, Caller(ANONYMOUS, "PLAINTEXT", "203.0.113.7")
-    )
-    hello = stranger.hello(1)
-    answer = served.serve(context, SaslAuthenticateRequest(hello))
-    proof = stranger.greeted(1, hello, bytes(answer.auth_bytes)).prove()
-    served.serve(context, SaslAuthenticateRequest(proof))
-    assert reply.peer.broker_id == -1
+    assert taken_for(served, side(2, b"", "PLAINTEXT")) == -1

@@ -100,12 +100,13 @@ def all_partitions(states: StateTopics, image: MetadataImage) -> Partitions:
     found = {}
     for topic_id in states.initialized.keys() | states.initializing.keys() | states.deleting.keys():
         topic = image.topic_by_id(topic_id)
-        if topic is not None and topic_id in states.deleting:
+        if topic is None:
+            continue
+        if topic_id in states.deleting:
             found[topic_id] = frozenset(topic.partitions)
-        elif topic is not None:
-            found[topic_id] = _partitions(states.initialized, topic_id) | _partitions(
-                states.initializing, topic_id
-            )
+        else:
+            initialized = _partitions(states.initialized, topic_id)
+            found[topic_id] = initialized | _partitions(states.initializing, topic_id)
     return found
 
 

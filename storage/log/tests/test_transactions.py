@@ -621,13 +621,20 @@ def test_what_could_not_be_written_beside_a_closed_segment_is_written_at_the_sto
     assert segment_to_copy(log, 0, 0, "nonce") is not None
 
 
-def test_what_is_missing_beside_a_segment_that_was_cut_away_is_not_written(workshop: Any) -> None:
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_what_is_missing_beside_a_segment_that_is_gone_is_not_written(workshop: Any, is_cut: bool) -> None:
     log = workshop.log()
-    for sequence in range(2):
-        log.append_as_leader(workshop.batch(producer_id=7, producer_epoch=0, base_sequence=sequence), 0)
-    workshop.disk.fault = lambda _operation, path: errno.ENOSPC if path.endswith("2.snapshot") else None
+    for producer in range(2):
+        _send(workshop, log, producer)
+        log.append_as_leader(marker(producer, commit=False), 0, from_client=False)
+    workshop.disk.fault = lambda _operation, path: errno.ENOSPC if "txnindex" in path else None
     log.roll()
     workshop.disk.fault = None
-    log.truncate_to(1)
+    if is_cut:
+        log.truncate_to(1)
+    else:
+        assert log.remove_segments_below(4)
+    workshop.runtime.advance(120)  # files are removed later
     log.close()
-    assert not [path for path in workshop.disk.files if path.endswith("2.snapshot")]
+    gone = "4.snapshot" if is_cut else "0.txnindex"
+    assert not [path for path in workshop.disk.files if path.endswith(gone)]

@@ -34,6 +34,28 @@ def groups() -> ShareGroups:
     return found
 
 
+def held_back(groups: ShareGroups) -> list[Any]:
+    """The requests to the share coordinator that wait for an answer; those to come are answered at once."""
+    held, groups.share_states.held = groups.share_states.held, []
+    groups.share_states.hold = False
+    return held
+
+
+def answer_all(groups: ShareGroups, held: list[Any]) -> None:
+    groups.share_states.held = held
+    while groups.share_states.held:
+        groups.share_states.answer_one()
+    groups.clock.run_until_idle()
+
+
+def deletion_under_way(groups: ShareGroups) -> tuple[list[Any], list[Any]]:
+    """Of the states of a group without members: (the requests to the share coordinator, where the answer will be)."""
+    groups.share_states.hold = True
+    answers: list[Any] = []
+    groups.shard.share_offsets.delete(GROUP, ["orders"], lambda *answer: answers.append(answer))
+    return held_back(groups), answers
+
+
 def test_partitions_are_assigned_once_they_are_initialized(groups: ShareGroups) -> None:
     a = ShareMember(groups, "a", "orders")
     response = a.heartbeat()
@@ -210,8 +232,7 @@ def test_a_lost_initialization_is_sent_again_and_its_late_answer_resets_nothing(
     groups.share_states.hold = True
     a = ShareMember(groups, "a", "orders")
     a.heartbeat()
-    first, groups.share_states.held = groups.share_states.held, []
-    groups.share_states.hold = False
+    first = held_back(groups)
     settle(a)
     assert a.assigned == set(), "it is waited for"
     groups.clock.pass_ms(RETRY_MS)
@@ -221,9 +242,7 @@ def test_a_lost_initialization_is_sent_again_and_its_late_answer_resets_nothing(
     assert min(epochs) > 2
     key = groups.key("orders", 0)
     groups.share_states.states[key] = (groups.share_states.states[key][0], 17)  # read by now
-    groups.share_states.held = first
-    while groups.share_states.held:
-        groups.share_states.answer_one()
+    answer_all(groups, first)
     assert groups.share_states.states[key][1] == 17
 
 
@@ -519,16 +538,10 @@ def test_a_state_is_not_initialized_while_it_is_deleted(groups: ShareGroups) -> 
     a = ShareMember(groups, "a", "orders")
     settle(a)
     a.leave()
-    groups.share_states.hold = True
-    answers: list[Any] = []
-    groups.shard.share_offsets.delete(GROUP, ["orders"], lambda *answer: answers.append(answer))
-    deletions, groups.share_states.held = groups.share_states.held, []
-    groups.share_states.hold = False
+    deletions, answers = deletion_under_way(groups)
     settle(a)
     assert a.assigned == set()
-    groups.share_states.held = deletions
-    while groups.share_states.held:
-        groups.share_states.answer_one()
+    answer_all(groups, deletions)
     assert answers == [(E.NONE, None, {"orders": (E.NONE, None)})]
     settle(a)
     assert a.assigned == partitions("orders", range(4))
@@ -547,29 +560,12 @@ def test_only_added_partitions_begin_with_their_first_record(groups: ShareGroups
     assert starts == {0: 7, 1: -1, 2: -1, 3: -1}
 
 
-def held_back(groups: ShareGroups) -> list[Any]:
-    """The requests to the share coordinator that wait for an answer; those to come are answered at once."""
-    held, groups.share_states.held = groups.share_states.held, []
-    groups.share_states.hold = False
-    return held
-
-
-def answer_all(groups: ShareGroups, held: list[Any]) -> None:
-    groups.share_states.held = held
-    while groups.share_states.held:
-        groups.share_states.answer_one()
-    groups.clock.run_until_idle()
-
-
 def test_offsets_are_not_altered_while_they_are_deleted(groups: ShareGroups) -> None:
     """The late deletion would take away the new state, which counts as initialized."""
     a = ShareMember(groups, "a", "orders")
     settle(a)
     a.leave()
-    groups.share_states.hold = True
-    answers: list[Any] = []
-    groups.shard.share_offsets.delete(GROUP, ["orders"], lambda *answer: answers.append(answer))
-    deletions = held_back(groups)
+    deletions, answers = deletion_under_way(groups)
     assert altered(groups, {("orders", 0): 7})[0] == E.COORDINATOR_LOAD_IN_PROGRESS
     answer_all(groups, deletions)
     assert answers == [(E.NONE, None, {"orders": (E.NONE, None)})]
